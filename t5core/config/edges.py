@@ -1,0 +1,100 @@
+"""What travels between the stages of a run: small typed references, never the bytes themselves."""
+
+from __future__ import annotations
+
+from t5core.config.base import StrictModel
+from t5core.config.schema import PretrainConfig
+
+
+class ResolvedRun(StrictModel):
+    """A run whose every setting is known; `uri` is its directory."""
+
+    uri: str
+    config: PretrainConfig
+    fingerprint: str
+
+    @property
+    def seed(self) -> int:
+        """The run's seed, drawn or given."""
+        assert self.config.run.seed is not None, "a resolved run has a seed"
+        return self.config.run.seed
+
+
+class VocabularyRef(StrictModel):
+    """A vocabulary by content. `size` counts pieces and sentinels, `uri` is the model file ('' for bytes)."""
+
+    uri: str
+    kind: str
+    extra_ids: int
+    size: int
+    fingerprint: str
+
+
+class TaskRequest(StrictModel):
+    """The order to materialise one task of a run."""
+
+    run: ResolvedRun
+    vocabulary: VocabularyRef
+    task: str
+
+
+class DatasetRef(StrictModel):
+    """A committed dataset: `uri` holds a manifest and the arrays that it names."""
+
+    name: str
+    uri: str
+    fingerprint: str
+    rows: int
+    reused: bool
+    reason: str
+
+
+class CheckpointRef(StrictModel):
+    """A committed checkpoint; `digest` covers parameters, optimiser state and step."""
+
+    uri: str
+    step: int
+    digest: str
+
+
+class SegmentRecord(StrictModel):
+    """What one training task did: steps [start, end), and the checkpoint at `end`."""
+
+    start: int
+    end: int
+    seconds: float
+    trained_steps: int
+    reused: bool
+    parent: CheckpointRef
+    checkpoint: CheckpointRef
+
+
+class Evaluation(StrictModel):
+    """Metrics of one checkpoint, by task; `uri` is the record in the run directory."""
+
+    step: int
+    checkpoint: CheckpointRef
+    metrics: dict[str, dict[str, float]]
+    seconds: float
+    reused: bool
+    uri: str
+
+
+class Cursor(StrictModel):
+    """Where a run stands between two segments. `halt` is sticky; `stop_reason` says why, '' while it goes on."""
+
+    checkpoint: CheckpointRef
+    halt: bool = False
+    stop_reason: str = ""
+
+
+class Summary(StrictModel):
+    """How a run ended; `report` and `uri` are the files a person opens."""
+
+    run_name: str
+    status: str
+    final_step: int
+    stop_reason: str
+    state_digest: str
+    uri: str
+    report: str

@@ -1,0 +1,91 @@
+"""Files, local or gs://: the few operations that everything else is built from.
+
+Every write is atomic: a reader sees the old bytes or the new ones, never a part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from typing import Any
+
+# Without it etils sends every gs:// path through TensorFlow as soon as that is installed.
+os.environ.setdefault("EPATH_USE_TF", "0")
+
+from etils import epath
+
+from t5core import errors
+
+
+def path(uri: str | os.PathLike[str]) -> epath.Path:
+    """Returns `uri` as a path object; relative local paths stay relative."""
+    return epath.Path(uri)
+
+
+def is_remote(uri: str) -> bool:
+    """Tells whether `uri` names an object store rather than this machine's disk."""
+    return "://" in str(uri)
+
+
+def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
+    """Writes `content` to `uri` atomically, making the folders above it.
+
+    Raises:
+      RunDirectoryError: no right to write there, or no space.
+    """
+    target = path(uri)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if is_remote(str(uri)):
+            target.write_bytes(content)  # an object store's put is atomic as it is
+            return
+        scratch = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.tmp"
+        with open(scratch, "wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(scratch, target)
+    except OSError as error:
+        raise _write_refused(uri, error) from error
+
+
+def _write_refused(uri: str | os.PathLike[str], error: OSError) -> errors.RunDirectoryError:
+    """Returns the one-line error for a write to `uri` that the system refused."""
+    reason = error.strerror or str(error)
+    return errors.RunDirectoryError(f"cannot write {os.fspath(uri)}: {reason}; free space or choose another run.root")
+
+
+def write_text(uri: str | os.PathLike[str], content: str) -> None:
+    """Writes UTF-8 text to `uri` atomically."""
+    write_bytes(uri, content.encode("utf-8"))
+
+
+def write_json(uri: str | os.PathLike[str], content: Any) -> None:
+    """Writes `content` as indented JSON with sorted keys, atomically."""
+    write_text(uri, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def read_json(uri: str | os.PathLike[str]) -> Any:
+    """Returns the JSON at `uri`.
+
+    Raises:
+      FileNotFoundError: there is nothing at `uri`.
+      IntegrityError: what is there is not JSON.
+    """
+    text = path(uri).read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise errors.IntegrityError(f"{os.fspath(uri)} is not JSON ({error}); delete it and run again") from error
+
+
+def digest(content: bytes) -> str:
+    """Returns the SHA-256 of `content` in hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def fingerprint(content: Any) -> str:
+    """Returns 16 hex digits that name `content` (anything JSON can hold), whatever the order of its keys."""
+    return digest(json.dumps(content, sort_keys=True, ensure_ascii=False).encode("utf-8"))[:16]
