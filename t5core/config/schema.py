@@ -140,8 +140,8 @@ class DataConfig(StrictModel):
     vocabulary: VocabularyConfig = VocabularyConfig()
     pack: bool = True
     shuffle: bool = True
-    max_passes: PositiveInt = Field(
-        default=4, description="times a corpus is written out with fresh noise before rows repeat"
+    passes: PositiveInt = Field(
+        default=1, description="times each corpus is written out, with its own order and noise; rows repeat after"
     )
     allow_missing_split: bool = Field(default=False, description="go on when a task lacks a validation split")
 
