@@ -41,7 +41,7 @@ def _figures(figures: dict[str, float]) -> str:
 
 
 class _PlainLines:
-    def __init__(self, name: str, *, total: int | None, unit: str, start: int):
+    def __init__(self, name: str, *, total: int | None, unit: str, start: int) -> None:
         self._name, self._total, self._unit = name, total, unit
         self._done, self._first = start, start
         self._began = self._spoke = time.monotonic()
@@ -82,7 +82,7 @@ def _rich_bar(name: str, *, total: int | None, unit: str, start: int) -> Iterato
 
 
 class _RichBar:
-    def __init__(self, display, task):  # noqa: ANN001 - rich stays out of start-up
+    def __init__(self, display, task) -> None:  # noqa: ANN001 - rich stays out of start-up
         self._display, self._task = display, task
         self._shown: dict[str, float] = {}
 

@@ -29,7 +29,7 @@ def describe(error: pydantic.ValidationError, root: type[pydantic.BaseModel]) ->
     if detail["type"] == "missing":
         return f"missing key {key!r}; give it a value"
     if detail["type"] == "value_error":
-        message = str(detail["ctx"]["error"])
+        message = str(detail.get("ctx", {}).get("error", detail["msg"]))
         return f"{key}: {message}" if key else message
     return f"{key}={_short(detail['input'])} is not valid: {detail['msg']}"
 

@@ -49,6 +49,15 @@ class DatasetRef(StrictModel):
     reason: str
 
 
+class RunInputs(StrictModel):
+    """A run and what it trains on, all verified."""
+
+    run: ResolvedRun
+    vocabulary: VocabularyRef
+    tasks: tuple[DatasetRef, ...]
+    mixture: DatasetRef
+
+
 class CheckpointRef(StrictModel):
     """A committed checkpoint; `digest` covers parameters, optimiser state and step."""
 
@@ -81,11 +90,15 @@ class Evaluation(StrictModel):
 
 
 class Cursor(StrictModel):
-    """Where a run stands between two segments. `halt` is sticky; `stop_reason` says why, '' while it goes on."""
+    """Where a run stands between two segments.
+
+    `halt` is sticky and `stop_reason` says why ('' while the run goes on); `action_state` is the memory of each action.
+    """
 
     checkpoint: CheckpointRef
     halt: bool = False
     stop_reason: str = ""
+    action_state: dict[str, dict[str, float | None]] = {}
 
 
 class Summary(StrictModel):

@@ -216,6 +216,7 @@ class TrainConfig(StrictModel):
         default=250, description="steps between checkpoints; the last step always has one"
     )
     eval_period: int = Field(default=250, ge=0, description="steps between evaluations; 0 evaluates at the end only")
+    stats_period: PositiveInt = Field(default=10, description="steps that one line of training metrics covers")
     num_microbatches: PositiveInt = 1
     keep_checkpoints: PositiveInt | None = Field(default=3, description="newest ones to keep; None keeps all")
     learning_rate: LearningRateConfig = LearningRateConfig()
@@ -251,6 +252,12 @@ class EvaluateConfig(StrictModel):
     decode: DecodeConfig = DecodeConfig()
 
 
+class ClusterConfig(StrictModel):
+    """Where the heavy tasks run; a local run takes the devices of this machine."""
+
+    pool: Literal["cpu", "gpu_1", "tpu_v5e_8", "tpu_v6e_8"] = Field(default="cpu", description="node pool of training")
+
+
 class PretrainConfig(StrictModel):
     """Everything a pre-training run needs."""
 
@@ -259,6 +266,7 @@ class PretrainConfig(StrictModel):
     data: DataConfig
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    cluster: ClusterConfig = ClusterConfig()
 
     @pydantic.model_validator(mode="after")
     def _sections_fit(self) -> PretrainConfig:

@@ -1,0 +1,51 @@
+# Two commands do everything on a fresh machine: `make pretrain` and `make test`.
+SHELL := /bin/bash
+PYTHON ?= python3.11
+BIN := .venv/bin
+UV_VERSION := 0.13.9
+# JAX's CPU device uses every core by itself; TensorFlow only tokenises.
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+export FLYTE_SDK_LOGGING_LEVEL ?= 40
+
+.PHONY: help pretrain test lint types contracts tests format constraints clean
+
+help: ## show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+# The stamp comes last, so an installation that was broken off starts again.
+.venv/.installed: constraints.txt pyproject.toml
+	@echo "Setting up .venv (once) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+pretrain: .venv/.installed ## pre-train the demo recipe: real text, a real vocabulary, the whole DAG
+	@$(BIN)/pyflyte run workflows/pretrain.py $(ARGS)
+
+test: lint types contracts tests ## everything that CI runs
+
+lint: .venv/.installed ## style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.installed ## static types
+	$(BIN)/basedpyright
+
+contracts: .venv/.installed ## who may import whom
+	$(BIN)/lint-imports
+
+tests: .venv/.installed ## all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+format: .venv/.installed ## rewrite the sources in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+constraints: .venv/.installed ## refresh constraints.txt from what pyproject.toml allows today
+	@$(BIN)/uv pip compile --quiet --python $(BIN)/python --extra dev --no-header --no-annotate --no-emit-index-url pyproject.toml \
+	  | { echo "# Every package of the environment at the version that the tests passed with. Refresh: make constraints"; cat; } > constraints.new
+	@mv constraints.new constraints.txt
+
+clean: ## remove the environment; runs stay
+	rm -rf .venv build *.egg-info

@@ -1,0 +1,19 @@
+"""Which failures Flyte may retry."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from flytekit.exceptions.user import FlyteRecoverableException
+
+from t5core import errors
+
+
+@contextlib.contextmanager
+def retry_what_helps() -> Iterator[None]:
+    """Turns failures that another attempt may survive into Flyte's recoverable kind; all others pass through."""
+    try:
+        yield
+    except errors.RecoverableError as error:
+        raise FlyteRecoverableException(str(error)) from error

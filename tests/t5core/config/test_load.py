@@ -1,0 +1,99 @@
+"""Configuration: precedence, errors that name the nearest key, and identity."""
+
+import pytest
+
+from t5core import errors
+from t5core.config import load, yaml_text
+
+MINIMAL = {"data": {"tasks": [{"name": "mine", "files": ["a.txt"]}]}}
+
+
+def configured(*overrides):
+    return load.override_config(load.validate(MINIMAL, origin="test"), overrides)
+
+
+def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("data: {tasks: [{name: mine, files: [a.txt]}]}\ntrain: {total_steps: 7, batch_size: 6}\n")
+    config = load.load(str(file), ["train.total_steps=9", "data.tasks.0.rate=0.5"])
+    assert (config.train.total_steps, config.train.batch_size, config.train.segment_steps) == (9, 6, 250)
+    assert config.data.tasks[0].rate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "train.total_step=3",
+            "overrides: unknown key 'train.total_step' (value 3); did you mean 'train.total_steps'?",
+        ),
+        ("train_steps.x=3", "unknown key 'train_steps' (value {'x': 3}); did you mean"),
+        ("total_steps=3", "did you mean 'train.total_steps'?"),
+        ("train.total_steps=0", "train.total_steps=0 is not valid: Input should be greater than 0"),
+        ("train.total_steps=many", "train.total_steps='many' is not valid: Input should be a valid integer"),
+        ("model.preset=t5_1_1_smal", "unknown model.preset 't5_1_1_smal'; did you mean 't5_1_1_small'?"),
+        ("train.batch_size", "override 'train.batch_size' is not of the form section.key=value"),
+        ("data.tasks.3.rate=1", "override 'data.tasks.3.rate=1': '3' is no index into 1 entries; count from 0"),
+        ("train.total_steps.x=1", "goes below a plain value; shorten the key"),
+        ("train.num_microbatches=5", "batch_size=32 does not divide into 5 micro-batches"),
+        ("data.tasks.0.rate=.nan", "data.tasks.0.rate=nan is not valid"),
+        ("data.tasks.0.rate=-1", "data.tasks.0.rate=-1 is not valid"),
+        ("data.tasks.0.rate=0", "every task has rate 0; give at least one a rate above 0"),
+        ("data.feature_lengths={inputs: 4}", "feature_lengths has no 'targets'; add it, in tokens"),
+        ("run.name=../up", "'../up' cannot name a folder; use letters, digits, '.', '_' and '-'"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_to_do(override, message):
+    with pytest.raises(errors.ConfigError) as caught:
+        configured(override)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_action_on_an_unknown_task_names_the_nearest():
+    with pytest.raises(errors.ConfigError, match="unknown task 'mien'; did you mean 'mine'"):
+        configured("train.actions=[{name: terminate_on_nan, task: mien}]")
+
+
+def test_numbers_keep_their_type_and_value():
+    config = configured("train.learning_rate.base_learning_rate=1e-05", f"run.seed={2**31 - 1}")
+    assert config.train.learning_rate.base_learning_rate == 1e-05
+    assert config.run.seed == 2**31 - 1
+    arguments = configured("train.optimizer.arguments={epsilon1: 1e-5, step_offset: 3}").train.optimizer.arguments
+    assert arguments == {"epsilon1": 1e-5, "step_offset": 3}
+    assert isinstance(arguments["step_offset"], int)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "file.yaml is not valid YAML at line 1"),
+        ("a: 1\nb: 2\na: 3\n", "file.yaml: key 'a' stands twice at line 1; keep one"),
+    ],
+)
+def test_broken_yaml_names_the_file_and_line(text, message):
+    with pytest.raises(errors.ConfigError, match="file.yaml") as caught:
+        yaml_text.parse(text, origin="file.yaml")
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(errors.ConfigError, match=r"cannot read the config 'nowhere.yaml': No such file"):
+        load.load("nowhere.yaml")
+
+
+def test_a_resolved_config_survives_its_own_yaml():
+    resolved = load.resolve(configured("run.seed=null"))
+    again = load.validate(
+        yaml_text.parse(yaml_text.dump(resolved.config.model_dump(mode="json")), origin="x"), origin="x"
+    )
+    assert again == resolved.config
+    assert again.run.seed is not None
+
+
+def test_identity_follows_what_decides_the_bits_and_nothing_else():
+    base = load.identity(configured())
+    for free in ("train.total_steps=5", "train.segment_steps=3", "run.name=other", "train.keep_checkpoints=1"):
+        assert load.identity(configured(free)) == base, free
+    for bound in ("run.seed=1", "train.batch_size=16", "model.emb_dim=64", "data.passes=2", "train.loss.z_loss=0"):
+        assert load.identity(configured(bound)) != base, bound

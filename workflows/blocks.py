@@ -1,0 +1,51 @@
+"""The repeated part of a run: train a segment, evaluate it, decide whether to go on.
+
+Whether to go on is known only when a block has run, so the chain is a dynamic workflow in which each later block sits
+in a conditional. After a stop only `passthrough` nodes run: no accelerator is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flytekit import conditional, dynamic, workflow
+
+from t5core import schedule
+from t5core.config.edges import Cursor, RunInputs
+from tasks import profiles
+from tasks.training import BlockResult, check_actions, evaluate, passthrough, train_segment
+
+
+def _make_block(pool: str) -> Any:
+    """Returns the block whose heavy tasks run on `pool`: overrides do not reach into a workflow from outside."""
+
+    def block(inputs: RunInputs, cursor: Cursor, end: int) -> BlockResult:
+        """One segment with its evaluation and its decision."""
+        template = profiles.pool_template(pool)
+        segment = train_segment(inputs=inputs, cursor=cursor, end=end).with_overrides(pod_template=template)
+        evaluation = evaluate(inputs=inputs, segment=segment).with_overrides(pod_template=template)
+        return check_actions(inputs=inputs, cursor=cursor, segment=segment, evaluation=evaluation)
+
+    block.__name__ = block.__qualname__ = f"block_{pool}"
+    return workflow(block)
+
+
+BLOCKS = {pool: _make_block(pool) for pool in profiles.POOLS}
+
+
+@dynamic(container_image=profiles.CPU_IMAGE, retries=2)
+def train_in_segments(inputs: RunInputs, start: Cursor) -> Cursor:
+    """Chains one block per segment of the whole run; segments that are committed already return at once."""
+    config = inputs.run.config
+    block = BLOCKS[config.cluster.pool]
+    ends = [end for _, end in schedule.of(config.train).segments()]
+    result = block(inputs=inputs, cursor=start, end=ends[0])
+    for end in ends[1:]:
+        result = (
+            conditional(f"segment_to_{end}")
+            .if_(result.halt.is_false())
+            .then(block(inputs=inputs, cursor=result.cursor, end=end))
+            .else_()
+            .then(passthrough(cursor=result.cursor))
+        )
+    return result.cursor

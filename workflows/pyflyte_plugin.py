@@ -1,0 +1,122 @@
+"""What `pyflyte` does for this project beyond its own ways.
+
+- `pyflyte run workflows/NAME.py` without an entity runs the workflow called NAME.
+- `--config FILE` is read by our own loader, so that a mistake is one line with the nearest key.
+- A user's mistake anywhere in a run prints one line instead of a traceback; a stop by SIGTERM exits with EX_TEMPFAIL.
+
+Built on flytekit's private command classes; flytekit is pinned and a test starts each form.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+from typing import Any
+
+import click
+from flytekit.clis.sdk_in_container import run, utils
+from flytekit.configuration.plugin import FlytekitPlugin
+from flytekit.remote import FlyteRemote
+
+from t5core import errors
+from t5core.config import load
+
+EX_TEMPFAIL = 75
+
+
+class Plugin(FlytekitPlugin):
+    """The entry point of the group `flytekit.configuration.plugin`."""
+
+    @staticmethod
+    def get_remote(
+        config: str | None, project: str, domain: str, data_upload_location: str | None = None
+    ) -> FlyteRemote:
+        """Returns the remote of the `flyte.config` in the working directory, which flytekit itself does not read."""
+        if config is None and os.path.exists("flyte.config"):
+            config = "flyte.config"
+        return FlytekitPlugin.get_remote(config, project, domain, data_upload_location)
+
+    @staticmethod
+    def configure_pyflyte_cli(main: click.Group) -> click.Group:  # type: ignore[override]
+        """Puts our argument handling and error lines into pyflyte's commands."""
+        _default_entity(run.WorkflowCommand)
+        _config_files(run.YamlFileReadingCommand)
+        _one_line_errors()
+        return main
+
+
+def _default_entity(command: Any) -> None:
+    original = command.parse_args
+
+    def parse_args(self: Any, ctx: click.Context, args: list[str]) -> list[str]:
+        name = pathlib.Path(self._filename).stem
+        if name in self.list_commands(ctx) and (not args or args[0].startswith("-")):
+            args = [name, *args]
+        return original(self, ctx, args)
+
+    command.parse_args = parse_args
+
+
+def _config_files(command: Any) -> None:
+    original = command.parse_args
+
+    def parse_args(self: Any, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return original(self, ctx, _inline_config(args))
+        except errors.UserError as error:
+            fail(error)
+
+    command.parse_args = parse_args
+
+
+def _inline_config(args: list[str]) -> list[str]:
+    """Replaces the path after `--config` by the validated settings as JSON."""
+    inlined: list[str] = []
+    for index, arg in enumerate(args):
+        name, separator, value = arg.partition("=")
+        if name == "--config" and separator:
+            inlined.append(f"--config={_as_json(value)}")
+        elif index and args[index - 1] == "--config":
+            inlined.append(_as_json(arg))
+        else:
+            inlined.append(arg)
+    return inlined
+
+
+def _as_json(value: str) -> str:
+    if value.lstrip().startswith("{"):
+        settings = load.yaml_text.parse(value, origin="--config")
+        return json.dumps(load.validate(settings, origin="--config").model_dump(mode="json"))
+    return json.dumps(load.load(value).model_dump(mode="json"))
+
+
+def _one_line_errors() -> None:
+    original = utils.pretty_print_exception
+
+    def pretty_print_exception(error: Exception, verbosity: int = 1) -> None:
+        mistake = _cause(error)
+        if mistake is None or verbosity > 0:
+            original(error, verbosity)
+        else:
+            fail(mistake)
+
+    utils.pretty_print_exception = pretty_print_exception
+
+
+def _cause(error: BaseException | None) -> Exception | None:
+    """Returns the first of our own errors in the chain of causes."""
+    while error is not None:
+        if isinstance(error, errors.UserError | errors.IntegrityError | errors.RecoverableError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def fail(error: Exception) -> None:
+    """Prints the mistake as one line on stderr and exits: 75 when trying again helps, 1 otherwise."""
+    # flytekit puts "Error encountered while executing ..." and a line break before the message of a task's exception.
+    message = str(error).strip().splitlines()[-1].strip()
+    click.secho(f"Error: {message}", fg="red", err=True)
+    sys.exit(EX_TEMPFAIL if isinstance(error, errors.RecoverableError) else 1)
