@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any
 
 import jax
 
@@ -15,13 +16,8 @@ from t5core.schedule import Schedule
 from t5core.state import TrainState
 from t5core.trainer import Batch, Metrics, Trainer
 
-
-class Batches(Protocol):
-    """Global batches by step."""
-
-    def prefetch(self, start: int, stop: int) -> Iterator[tuple[int, Batch]]:
-        """Yields (step, batch) for the steps [start, stop)."""
-        ...
+# (step, global batch or this host's rows of it), closed when training leaves them.
+Batches = AbstractContextManager[Iterator[tuple[int, Batch]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,13 +35,14 @@ class Loop:
     """How a stretch of steps is trained.
 
     Attributes:
+      batches: opens the batches of the steps [start, stop).
       commit: called with the state and its step wherever the schedule says so, and when a stop is asked for.
       report: called with the metrics of each chunk of steps; its return value True asks for a stop after the chunk.
       stats_period: steps of a chunk; chunks also end at commits and after the run's first step.
     """
 
     trainer: Trainer
-    batches: Batches
+    batches: Callable[[int, int], Batches]
     schedule: Schedule
     commit: Callable[[TrainState, int], None]
     report: Callable[[StepMetrics], bool]
@@ -58,20 +55,16 @@ class Loop:
         Raises:
           Preempted: the process was told to stop; the state of the step that it finished is committed.
         """
-        step = start
-        batches = self.batches.prefetch(start, end)
-        while step < end:
-            until = min(self._chunk_end(step), end)
-            state, step, asked = self._chunk(state, batches, step, until)
-            if self.stop:
-                self.commit(state, step)
-                raise errors.Preempted(
-                    f"told to stop; step {step} is committed, run again to go on from there"
-                )
-            if asked or step == end or step == self.schedule.next_commit(step - 1):
-                self.commit(state, step)
-            if asked:
-                break
+        step, asked = start, False
+        with self.batches(start, end) as batches:
+            while step < end and not asked:
+                until = min(self._chunk_end(step), end)
+                state, step, asked = self._chunk(state, batches, step, until)
+                if self.stop:
+                    self.commit(state, step)
+                    raise errors.Preempted(f"told to stop; step {step} is committed, run again to go on from there")
+                if asked or step == end or step == self.schedule.next_commit(step - 1):
+                    self.commit(state, step)
         return state, step
 
     def _chunk_end(self, step: int) -> int:
@@ -90,6 +83,8 @@ class Loop:
             state, metrics = self.trainer.train_step(state, batch)
             pending.append(metrics)
             step += 1
+        if not pending:
+            return state, step, False
         # One transfer for the whole chunk: fetching each step's metrics would make the device wait for the host.
         sums = jax.device_get(pending)
         asked = self.report(StepMetrics(first=start, last=step, sums=sums, seconds=time.monotonic() - began))

@@ -80,11 +80,15 @@ class Trainer:
 
     def initial_state(self) -> TrainState:
         """Returns the state before the first step, drawn from the seed."""
-        initialise = jax.jit(
-            functools.partial(self._initial_state, shapes=self._feature_shapes), out_shardings=self.state_shardings
+        return self._initialise(self._init_key)
+
+    @functools.cached_property
+    def _initialise(self) -> Callable[[Array], TrainState]:
+        return self.partitioner.partition(
+            functools.partial(self._initial_state, shapes=self._feature_shapes),
+            in_shardings=self.partitioner.replicated,
+            out_shardings=self.state_shardings,
         )
-        with self.partitioner.mesh:
-            return initialise(self._init_key)
 
     @functools.cached_property
     def _train_step(self) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:

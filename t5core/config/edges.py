@@ -79,13 +79,18 @@ class SegmentRecord(StrictModel):
 
 
 class Evaluation(StrictModel):
-    """Metrics of one checkpoint, by task; `uri` is the record in the run directory."""
+    """Metrics of one checkpoint, by task.
+
+    `settings` names what was measured and how (16 hex digits), `uri` is the record in the run directory. Without
+    metrics no evaluation was due at `step`.
+    """
 
     step: int
     checkpoint: CheckpointRef
     metrics: dict[str, dict[str, float]]
     seconds: float
     reused: bool
+    settings: str = ""
     uri: str
 
 

@@ -244,6 +244,17 @@ class DecodeConfig(StrictModel):
         default=64, description="validation examples to decode per task; None: all"
     )
 
+    @pydantic.model_validator(mode="after")
+    def _every_setting_counts(self) -> DecodeConfig:
+        belongs = {"beam_size": "beam", "alpha": "beam", "temperature": "sample", "topk": "sample", "topp": "sample"}
+        for name, strategy in belongs.items():
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default and self.strategy != strategy:
+                raise ValueError(f"{name}={value} has no effect on {self.strategy} decoding; set strategy: {strategy}")
+        if self.topk and self.topp:
+            raise ValueError(f"topk={self.topk} and topp={self.topp} exclude each other; keep one")
+        return self
+
 
 class EvaluateConfig(StrictModel):
     """Evaluation on the validation splits."""

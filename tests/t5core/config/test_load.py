@@ -72,7 +72,7 @@ def test_numbers_keep_their_type_and_value():
     ],
 )
 def test_broken_yaml_names_the_file_and_line(text, message):
-    with pytest.raises(errors.ConfigError, match="file.yaml") as caught:
+    with pytest.raises(errors.ConfigError, match=r"file\.yaml") as caught:
         yaml_text.parse(text, origin="file.yaml")
     assert message in str(caught.value)
 

@@ -1,0 +1,80 @@
+"""From settings to the objects that train: the one place where a configuration becomes a trainer."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+
+from t5core.config.edges import RunInputs
+from t5core.config.schema import PretrainConfig
+from t5core.data.converters import FeatureConverter, converter_for
+from t5core.data.vocabulary import load_vocabulary
+from t5core.evaluation import decoded
+from t5core.models.build import build_model
+from t5core.optim.build import build_optimizer
+from t5core.optim.schedule import learning_rate_schedule
+from t5core.partitioning import Partitioner
+from t5core.trainer import Trainer
+
+
+def trainer_of(inputs: RunInputs) -> Trainer:
+    """Returns the trainer of a run: the same object, with its compiled steps, throughout a process."""
+    return _trainer(inputs.model_dump_json())
+
+
+@functools.lru_cache(maxsize=2)
+def _trainer(inputs_json: str) -> Trainer:
+    inputs = RunInputs.model_validate_json(inputs_json)
+    config = inputs.run.config
+    use_compilation_cache(config)
+    vocabulary = load_vocabulary(inputs.vocabulary)
+    model = build_model(
+        config.model,
+        config.train.loss,
+        input_vocabulary=vocabulary,
+        output_vocabulary=vocabulary,
+        decode_fn=decoded.decode_fn(config.evaluate.decode),
+    )
+    return Trainer(
+        model=model,
+        optimizer=build_optimizer(config.train.optimizer),
+        partitioner=Partitioner(),
+        learning_rate_fn=learning_rate_schedule(config.train.learning_rate),
+        seed=inputs.run.seed,
+        num_microbatches=config.train.num_microbatches,
+    )
+
+
+def predictor_of(inputs: RunInputs) -> decoded.Predictor:
+    """Returns what decodes for a run, compiled once per process."""
+    return _predictor(inputs.model_dump_json())
+
+
+@functools.lru_cache(maxsize=2)
+def _predictor(inputs_json: str) -> decoded.Predictor:
+    inputs = RunInputs.model_validate_json(inputs_json)
+    return decoded.Predictor(trainer_of(inputs), inputs.run.config.evaluate.decode)
+
+
+def converter_of(inputs: RunInputs) -> FeatureConverter:
+    """Returns what turns stored rows into the model's features."""
+    config = inputs.run.config
+    return converter_for(config.model.architecture().family, config.data.feature_lengths)
+
+
+def check(config: PretrainConfig) -> None:
+    """Builds what depends on names and numbers alone, so that a wrong one is an error before anything is computed.
+
+    Raises:
+      ConfigError: an optimiser, an argument or a learning-rate factor that does not exist or cannot work.
+    """
+    build_optimizer(config.train.optimizer)
+    learning_rate_schedule(config.train.learning_rate)
+    Partitioner().check_batch_size(config.train.batch_size, num_microbatches=config.train.num_microbatches)
+
+
+def use_compilation_cache(config: PretrainConfig) -> None:
+    """Keeps compiled programs under the run's root, so that the next segment starts at once with the same bits."""
+    jax.config.update("jax_compilation_cache_dir", f"{config.run.root}/compilation-cache")
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

@@ -1,0 +1,84 @@
+"""What a checkpoint says about itself: where its numbers come from and the digest of each of them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from t5core.config.base import StrictModel
+from t5core.config.edges import CheckpointRef
+
+FORMAT_VERSION = 1
+_PACKAGES = ("t5flow", "jax", "jaxlib", "flax", "numpy", "orbax-checkpoint", "tensorstore")
+
+
+class LeafRecord(StrictModel):
+    """One array of the state."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+class SchedulePosition(StrictModel):
+    """Where the run stood: `step` of `total_steps`; the next batch starts at row `step * batch_size`."""
+
+    total_steps: int
+    batch_size: int
+
+
+class Provenance(StrictModel):
+    """Everything besides the arrays that the rest of the run follows from, and what went into the run so far.
+
+    `action_state` is what the actions between segments remember, `parent` the checkpoint of another run that this run
+    was started from.
+    """
+
+    seed: int
+    config_fingerprint: str
+    dataset_fingerprint: str
+    vocabulary_fingerprint: str
+    schedule: SchedulePosition
+    action_state: dict[str, Any] = {}
+    parent: CheckpointRef | None = None
+
+
+class CheckpointRecord(StrictModel):
+    """The record inside a checkpoint; `digest` covers every leaf of the state, `leaves` has each by path."""
+
+    format_version: int = FORMAT_VERSION
+    step: int = Field(ge=0)
+    digest: str
+    leaves: dict[str, LeafRecord]
+    provenance: Provenance
+    versions: dict[str, str]
+
+    def misfit(self, wanted: Mapping[str, LeafRecord]) -> str | None:
+        """Returns how the state differs in shape from `wanted` (digests play no part), or None when it fits."""
+        differences = []
+        for path in sorted(self.leaves.keys() | wanted.keys()):
+            here, there = self.leaves.get(path), wanted.get(path)
+            if here is None or there is None or (here.shape, here.dtype) != (there.shape, there.dtype):
+                differences.append(f"{path} is {here or 'missing'} in it and {there or 'missing'} in this run")
+        if not differences:
+            return None
+        more = f" (and {len(differences) - 1} more differ)" if len(differences) > 1 else ""
+        return differences[0] + more
+
+
+def package_versions() -> dict[str, str]:
+    """Returns the versions of Python and of the installed packages that decide the bits of a run."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # a source tree that was never installed has no version of its own
+    return versions

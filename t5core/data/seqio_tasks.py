@@ -1,0 +1,232 @@
+"""SeqIO tasks: those that a configuration describes, and those that the user's own module registers."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from t5core import errors, fingerprints, storage
+from t5core.config.edges import VocabularyRef
+from t5core.config.schema import TaskConfig
+from t5core.data import files, preprocessors
+from t5core.data.sources import TaskSource
+from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, load_vocabulary
+
+_BATCH = 256
+# Their code is told by the version of the library that it belongs to.
+_LIBRARIES = ("seqio", "tensorflow", "numpy")
+
+
+def vocabulary_for_seqio(reference: VocabularyRef) -> seqio.Vocabulary:
+    """Returns the SeqIO vocabulary that gives the ids of `reference`.
+
+    SeqIO wants a file that TensorFlow can read, so the model is copied to a local one, named by its content.
+    """
+    vocabulary = load_vocabulary(reference)
+    if isinstance(vocabulary, ByteVocabulary):
+        return seqio.ByteVocabulary(extra_ids=vocabulary.extra_ids)
+    file = f"{_scratch_folder().name}/{vocabulary.fingerprint}.model"
+    storage.write_bytes(file, vocabulary.model)
+    return seqio.SentencePieceVocabulary(file, extra_ids=vocabulary.extra_ids)
+
+
+@functools.cache
+def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="t5core-vocabulary-")
+
+
+def task_from_config(config: TaskConfig, *, source: TaskSource, vocabulary: seqio.Vocabulary) -> seqio.Task:
+    """Returns the task that `config` describes, reading `source`; it is not registered.
+
+    Its examples have `targets`, and `inputs` unless the objective is `lm`; supervised ones the raw texts as well.
+    """
+    sides = ("targets",) if config.objective == "lm" else ("inputs", "targets")
+    scan = source.scan
+    return seqio.Task(
+        config.name.replace("-", "_"),
+        source=seqio.FunctionDataSource(
+            functools.partial(_documents, source),
+            splits=[split for split, count in scan.documents.items() if count],
+            num_input_examples=scan.documents,
+        ),
+        output_features={side: seqio.Feature(vocabulary, add_eos=True) for side in sides},
+        preprocessors=_preprocessors(config),
+    )
+
+
+def _preprocessors(config: TaskConfig) -> list[Callable[..., tf.data.Dataset]]:
+    if config.objective == "supervised":
+        return [
+            functools.partial(preprocessors.supervised_template, inputs=config.inputs, targets=config.targets),
+            seqio.preprocessors.tokenize,
+            seqio.preprocessors.append_eos_after_trim,
+        ]
+    renamed = {"targets": config.text, preprocessors.IDENTITY: preprocessors.IDENTITY}
+    tokens = [
+        functools.partial(seqio.preprocessors.rekey, key_map=renamed),
+        functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
+    ]
+    if config.objective == "lm":
+        return [*tokens, preprocessors.full_lm]
+    if config.objective == "prefix_lm":
+        return [*tokens, preprocessors.prefix_lm, seqio.preprocessors.append_eos]
+    corruption = functools.partial(
+        preprocessors.span_corruption,
+        noise_density=config.noise_density,
+        mean_noise_span_length=config.mean_noise_span_length,
+        name=config.name,
+    )
+    return [*tokens, corruption, seqio.preprocessors.append_eos]
+
+
+def _documents(source: TaskSource, split: str, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
+    """Returns the documents of a split, each with its number, in an order that neither shuffling nor seed changes."""
+    del shuffle_files, seed
+    signature = {name: tf.TensorSpec([None], tf.string) for name in source.columns}
+    signature[preprocessors.IDENTITY] = tf.TensorSpec([None], tf.int64)
+    batches = functools.partial(_batches, source, split)
+    return tf.data.Dataset.from_generator(batches, output_signature=signature).unbatch()
+
+
+def _batches(source: TaskSource, split: str) -> Iterator[dict[str, Any]]:
+    """Yields documents by the hundreds, as crossing from Python to TensorFlow costs the same for one."""
+    begin = 0
+    columns: dict[str, list[str]] = {name: [] for name in source.columns}
+    for number, document in enumerate(source.documents(split), start=1):
+        for name in source.columns:
+            columns[name].append(document.columns[name])
+        if number - begin == _BATCH:
+            yield {**columns, preprocessors.IDENTITY: np.arange(begin, number)}
+            begin, columns = number, {name: [] for name in source.columns}
+    count = len(next(iter(columns.values())))
+    if count:
+        yield {**columns, preprocessors.IDENTITY: np.arange(begin, begin + count)}
+
+
+def registered_task(name: str, *, module: str) -> seqio.Task:
+    """Returns the task called `name` after importing `module`, which registers it.
+
+    Raises:
+      ConfigError: `module` cannot be imported, or there is no such task; the message names the nearest one.
+    """
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise errors.ConfigError(
+            f"data.module={module!r} cannot be imported: {error}; check its name and PYTHONPATH"
+        ) from error
+    if name in seqio.TaskRegistry.names():
+        return seqio.TaskRegistry.get(name)
+    if name in seqio.MixtureRegistry.names():
+        parts = ", ".join(task.name for task in seqio.MixtureRegistry.get(name).tasks)
+        raise errors.ConfigError(
+            f"{name!r} is a SeqIO mixture; list its tasks in data.tasks, each with a rate: {parts}"
+        )
+    raise errors.ConfigError(errors.unknown_name("SeqIO task", name, seqio.TaskRegistry.names()))
+
+
+def check_vocabulary(task: seqio.Task, reference: VocabularyRef) -> None:
+    """Checks that `task` tokenises with the vocabulary of the run, by content.
+
+    Raises:
+      ConfigError: it has another one; the message says which.
+    """
+    expected = load_vocabulary(reference)
+    for side, feature in task.output_features.items():
+        found = _same_kind(feature.vocabulary, task=task.name, side=side)
+        if found == expected:
+            continue
+        file = getattr(feature.vocabulary, "sentencepiece_model_file", None)
+        remedy = f"data.vocabulary.path={file}" if file else f"data.vocabulary.kind={found.kind}"
+        raise errors.ConfigError(
+            f"SeqIO task {task.name!r} writes {side} with a {found.kind} vocabulary of {found.vocab_size} ids, "
+            f"{found.extra_ids} of them extra ({found.fingerprint}), but the run has {expected.vocab_size} and "
+            f"{expected.extra_ids} ({expected.fingerprint}); set {remedy} and data.vocabulary.extra_ids={found.extra_ids}"
+        )
+
+
+def _same_kind(vocabulary: seqio.Vocabulary, *, task: str, side: str) -> SentencePieceVocabulary | ByteVocabulary:
+    if isinstance(vocabulary, seqio.ByteVocabulary):
+        return ByteVocabulary(extra_ids=vocabulary.extra_ids)
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        file = vocabulary.sentencepiece_model_file
+        with tf.io.gfile.GFile(file, "rb") as handle:
+            return SentencePieceVocabulary(handle.read(), extra_ids=vocabulary.extra_ids, origin=file)
+    raise errors.ConfigError(
+        f"SeqIO task {task!r}: {side} has a {type(vocabulary).__name__}, which is not supported; "
+        "use a SentencePieceVocabulary or a ByteVocabulary"
+    )
+
+
+def describe_task(name: str, module: str) -> dict[str, str]:
+    """Returns what decides the examples of a registered task: its data and its code, as fingerprints.
+
+    The data are the contents of the files of its source, or what SeqIO says of a source without files. The code is that
+    of `module` and of every module that a step or the source of the task comes from, libraries told by their versions.
+    """
+    task = registered_task(name, module=module)
+    steps = [*task.preprocessors, *_functions(task.source)]
+    modules = {module, *(found for step in steps for found in _modules_of(step))}
+    return {
+        "data": storage.fingerprint(_data_of(task.source)),
+        "code": storage.fingerprint(
+            [
+                fingerprints.code_fingerprint(*sorted(name for name in modules if name in sys.modules)),
+                [_spelt(step) for step in steps],
+            ]
+        ),
+    }
+
+
+def _functions(source: seqio.DataSource) -> list[Callable[..., Any]]:
+    function = getattr(source, "_dataset_fn", None)
+    return [function] if function is not None else []
+
+
+def _data_of(source: seqio.DataSource) -> Any:
+    contents = {}
+    for split in source.splits:
+        try:
+            shards = list(source.list_shards(split))
+        except NotImplementedError:
+            shards = []
+        contents[split] = [_content(shard) for shard in shards]
+    return [type(source).__name__, contents, sorted(source.splits)]
+
+
+def _content(shard: str) -> str:
+    """Returns the digest of a shard that is a file; other sources only name their shards."""
+    return files.digest(shard) if tf.io.gfile.exists(shard) else shard
+
+
+def _modules_of(step: Any) -> Iterator[str]:
+    """Yields the modules outside the libraries that a step's code and arguments come from."""
+    if isinstance(step, functools.partial):
+        for part in (step.func, *step.args, *step.keywords.values()):
+            yield from _modules_of(part)
+        return
+    module = inspect.getmodule(inspect.unwrap(step) if callable(step) else type(step))
+    if module is not None and module.__name__.partition(".")[0] not in (*_LIBRARIES, "builtins"):
+        yield module.__name__
+
+
+def _spelt(step: Any) -> str:
+    """Returns a step with its arguments as text, without addresses."""
+    if isinstance(step, functools.partial):
+        arguments = [
+            *map(_spelt, step.args),
+            *(f"{key}={_spelt(value)}" for key, value in sorted(step.keywords.items())),
+        ]
+        return f"{_spelt(step.func)}({', '.join(arguments)})"
+    if callable(step):
+        return getattr(step, "__qualname__", type(step).__qualname__)
+    return repr(step)

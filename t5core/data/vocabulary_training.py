@@ -1,0 +1,224 @@
+"""The vocabulary of a run: trained on the text of its tasks, taken from a file, or bytes; kept by content."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from t5core import errors, fingerprints, storage
+from t5core.config.edges import ResolvedRun, VocabularyRef
+from t5core.config.schema import PretrainConfig, TaskConfig, VocabularyConfig
+from t5core.data import vocabulary
+from t5core.data.documents import key_hash
+from t5core.data.sources import TRAIN, TaskSource
+from t5core.data.vocabulary_verification import check_embedding_rows
+
+MODEL_FILE, RECORD_FILE = "sentencepiece.model", "vocabulary.json"
+# Enough for any number of pieces in use, and 10 s of training.
+MAX_CHARACTERS = 8_000_000
+# SentencePiece leaves out longer sentences without a word; ours are cut instead.
+_MAX_SENTENCE_CHARACTERS = 1000
+# The result depends on the number of threads, so it is part of the recipe and not of the machine.
+_THREADS = 4
+
+
+class BuiltVocabulary(NamedTuple):
+    """A vocabulary, whether it was there already, and why it was or was not."""
+
+    reference: VocabularyRef
+    reused: bool
+    reason: str
+
+
+def build_vocabulary(run: ResolvedRun) -> BuiltVocabulary:
+    """Returns the vocabulary that the run's configuration describes.
+
+    Raises:
+      ConfigError: it does not fit the embedding rows of the model, or there is no text to train it on.
+      DataError: the file or the text cannot be used.
+    """
+    config = run.config.data.vocabulary
+    if config.kind == vocabulary.ByteVocabulary.kind:
+        found = vocabulary.ByteVocabulary(extra_ids=config.extra_ids)
+        check_embedding_rows(run.config, pieces=found.pieces)
+        reference = VocabularyRef(
+            uri="", kind=found.kind, extra_ids=found.extra_ids, size=found.vocab_size, fingerprint=found.fingerprint
+        )
+        return BuiltVocabulary(reference, True, "bytes need no training")
+    if config.path is not None:
+        return _from_file(run, config.path)
+    check_embedding_rows(run.config, pieces=config.size)
+    return train_vocabulary(run.config.run.root, _own_tasks(run.config), config)
+
+
+def _own_tasks(config: PretrainConfig) -> tuple[TaskConfig, ...]:
+    foreign = [task.name for task in config.data.tasks if task.is_seqio]
+    if foreign:
+        raise errors.ConfigError(
+            f"data.vocabulary.path is missing, and the SeqIO task {foreign[0]!r} has a vocabulary of its own; "
+            "set data.vocabulary.path to its .model file, or data.vocabulary.kind=bytes"
+        )
+    return config.data.tasks
+
+
+def _from_file(run: ResolvedRun, path: str) -> BuiltVocabulary:
+    """Copies the model below the root, so that the run does not depend on what becomes of `path`."""
+    config = run.config.data.vocabulary
+    model = vocabulary.read_model(path)
+    loaded = vocabulary.SentencePieceVocabulary(model, extra_ids=config.extra_ids, origin=path)
+    check_embedding_rows(run.config, pieces=loaded.pieces)
+    name = re.sub(r"[^\w.-]", "_", os.path.basename(path).removesuffix(".model")) or "vocabulary"
+    folder = _folder(run.config.run.root, name, storage.digest(model)[:16])
+    if _committed(folder) is not None:
+        return BuiltVocabulary(_reference(folder, config.extra_ids), True, f"content of {path} unchanged")
+    _commit(folder, model, pieces=loaded.pieces, parts={"model": storage.digest(model)[:16]})
+    return BuiltVocabulary(_reference(folder, config.extra_ids), False, f"taken from {path}")
+
+
+def train_vocabulary(root: str, tasks: Sequence[TaskConfig], config: VocabularyConfig) -> BuiltVocabulary:
+    """Returns a SentencePiece model trained on what `tasks` train on, or the same one from an earlier run.
+
+    The number of sentinels does not matter to the model, so it does not matter to its reuse.
+
+    Raises:
+      ConfigError: the text does not give as many pieces.
+      DataError: a source cannot be read or holds no text.
+    """
+    sources = [TaskSource(task) for task in tasks]
+    parts = {
+        "data": storage.fingerprint(
+            sorted({_text_digest(task, source) for task, source in zip(tasks, sources, strict=True)})
+        ),
+        "settings": storage.fingerprint(config.model_dump(include={"size", "character_coverage", "byte_fallback"})),
+        "code": fingerprints.code_fingerprint(
+            __name__, "t5core.data.sources", "t5core.data.files", "t5core.data.corpus"
+        ),
+        "libraries": fingerprints.library_versions("sentencepiece"),
+    }
+    folder = _folder(root, f"sentencepiece-{config.size}", storage.fingerprint(parts))
+    if _committed(folder) is not None:
+        return BuiltVocabulary(_reference(folder, config.extra_ids), True, f"fingerprint {folder[-16:]} unchanged")
+    reason = _why_not(folder, parts)
+    _commit(folder, _trained(sources, config), pieces=config.size, parts=parts)
+    return BuiltVocabulary(_reference(folder, config.extra_ids), False, reason)
+
+
+def _text_digest(task: TaskConfig, source: TaskSource) -> str:
+    """Returns what decides the text of a task: its content, the columns read, and what is held out."""
+    held_out = task.validation_fraction if not task.validation_files else None
+    return storage.fingerprint([source.digest(), list(source.columns), held_out])
+
+
+def _trained(sources: Sequence[TaskSource], config: VocabularyConfig) -> bytes:
+    import sentencepiece
+
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_sentences(sources),
+            model_writer=model,
+            vocab_size=config.size,
+            character_coverage=config.character_coverage,
+            byte_fallback=config.byte_fallback,
+            pad_id=vocabulary.PAD_ID,
+            eos_id=vocabulary.EOS_ID,
+            unk_id=vocabulary.UNK_ID,
+            bos_id=-1,
+            num_threads=_THREADS,
+            max_sentence_length=8 * _MAX_SENTENCE_CHARACTERS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise errors.ConfigError(_explained(str(error), config)) from error
+    return model.getvalue()
+
+
+def _explained(message: str, config: VocabularyConfig) -> str:
+    limit = re.search(r"(?:set it to a value <= |vocab_size\(\d+\) is too high.*?<= )(\d+)", message)
+    size = f"data.vocabulary.size={config.size}"
+    if limit:
+        return f"{size} is more than the text gives, {limit[1]} at most; lower it, or add text"
+    if "smaller than required_chars" in message:
+        return (
+            f"{size} does not even hold the single characters and bytes; raise it, or lower "
+            "data.vocabulary.character_coverage"
+        )
+    reason = " ".join(message.split())
+    return f"SentencePiece cannot train {size} on this text ({reason}); change the size or the text"
+
+
+def _sentences(sources: Sequence[TaskSource]) -> Iterator[str]:
+    """Yields lines of text to train on, from about every n-th document where there is too much."""
+    stride = -(-sum(source.scan.characters for source in sources) // MAX_CHARACTERS)
+    for source in sources:
+        for document in source.documents(TRAIN):
+            if stride > 1 and key_hash(f"vocabulary {document.key}") % stride:
+                continue
+            for text in document.columns.values():
+                yield from _cut(text)
+
+
+def _cut(text: str) -> Iterator[str]:
+    for line in text.split("\n"):
+        stripped = line.strip()
+        for begin in range(0, len(stripped), _MAX_SENTENCE_CHARACTERS):
+            yield stripped[begin : begin + _MAX_SENTENCE_CHARACTERS]
+
+
+def _folder(root: str, name: str, fingerprint: str) -> str:
+    return f"{root.rstrip('/')}/vocabularies/{name}-{fingerprint}"
+
+
+def _commit(folder: str, model: bytes, *, pieces: int, parts: dict[str, str]) -> None:
+    """Writes the model, then the record, whose presence says that the model is complete."""
+    storage.write_bytes(f"{folder}/{MODEL_FILE}", model)
+    record = {"kind": "sentencepiece", "pieces": pieces, "sha256": hashlib.sha256(model).hexdigest(), "parts": parts}
+    storage.write_json(f"{folder}/{RECORD_FILE}", record)
+
+
+def _committed(folder: str) -> dict[str, str] | None:
+    """Returns what went into the vocabulary in `folder`, None when there is none.
+
+    Raises:
+      IntegrityError: the model is not the one that was written.
+    """
+    try:
+        record = storage.read_json(f"{folder}/{RECORD_FILE}")
+    except FileNotFoundError:
+        return None
+    if storage.digest(vocabulary.read_model(f"{folder}/{MODEL_FILE}")) != record["sha256"]:
+        raise errors.IntegrityError(f"{folder}/{MODEL_FILE} has changed since it was written; delete {folder}")
+    return record["parts"]
+
+
+def _reference(folder: str, extra_ids: int) -> VocabularyRef:
+    uri = f"{folder}/{MODEL_FILE}"
+    loaded = vocabulary.SentencePieceVocabulary(vocabulary.read_model(uri), extra_ids=extra_ids, origin=uri)
+    return VocabularyRef(
+        uri=uri,
+        kind=loaded.kind,
+        extra_ids=extra_ids,
+        size=loaded.vocab_size,
+        fingerprint=loaded.fingerprint,
+    )
+
+
+def _why_not(folder: str, parts: dict[str, str]) -> str:
+    """Compares `parts` with an earlier vocabulary of the same name, the one that shares most of them."""
+    parent, name = storage.path(folder).parent, os.path.basename(folder)[:-17]
+    earlier = []
+    if parent.exists():
+        for entry in sorted(parent.iterdir(), key=str):
+            if re.fullmatch(re.escape(name) + r"-[0-9a-f]{16}", entry.name):
+                earlier.append((_committed(os.fspath(entry)), entry.name[-16:]))
+    changes = [
+        ([key for key in parts if parts[key] != known.get(key)], fingerprint) for known, fingerprint in earlier if known
+    ]
+    if not changes:
+        return "no vocabulary yet"
+    changed, fingerprint = min(changes, key=lambda change: len(change[0]))
+    return f"{' and '.join(changed)} changed since fingerprint {fingerprint}"

@@ -1,0 +1,163 @@
+"""Checks that a vocabulary fits the model, the tasks and the text, before an accelerator is touched."""
+
+from __future__ import annotations
+
+import collections
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from t5core import errors, storage
+from t5core.config.base import StrictModel
+from t5core.config.edges import DatasetRef, ResolvedRun, VocabularyRef
+from t5core.config.schema import PretrainConfig
+from t5core.data import manifest as manifests
+from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, load_vocabulary
+
+ROWS_MULTIPLE = 128
+COVERAGE_FILE = "coverage.json"
+_WORST_CHARACTERS = 5
+
+
+class Coverage(StrictModel):
+    """How well a vocabulary spells a sample of a task's text; `characters` counts those it cannot spell."""
+
+    texts: int
+    tokens: int
+    unknown_tokens: int
+    characters: dict[str, int]
+
+
+class VocabularyReport(StrictModel):
+    """What the verification found; `unknown_rates` are shares of all tokens, by task."""
+
+    pieces: int
+    extra_ids: int
+    rounded_size: int
+    embedding_rows: int
+    unknown_rates: dict[str, float]
+    unknown_characters: dict[str, int]
+
+
+def rounded_size(pieces: int, extra_ids: int) -> int:
+    """Returns the embedding rows for a vocabulary: pieces and sentinels, rounded up to a multiple of 128 as in T5."""
+    return -(-(pieces + extra_ids) // ROWS_MULTIPLE) * ROWS_MULTIPLE
+
+
+def check_embedding_rows(config: PretrainConfig, *, pieces: int) -> None:
+    """Checks the size of a vocabulary, before it is trained if need be.
+
+    Raises:
+      ConfigError: it does not fit the model's embedding rows, or a task needs sentinels and there are none.
+    """
+    extra_ids, rows = config.data.vocabulary.extra_ids, config.model.architecture().vocab_size
+    needed = rounded_size(pieces, extra_ids)
+    if needed != rows:
+        raise errors.ConfigError(
+            f"a vocabulary of {pieces} pieces + {extra_ids} extra ids = {pieces + extra_ids}, rounded up to {needed}, "
+            f"does not fit the model's {rows} embedding rows; set model.vocab_size={needed} or change data.vocabulary"
+        )
+    needing = [task.name for task in config.data.tasks if task.objective == "span_corruption" and not task.is_seqio]
+    if needing and not extra_ids:
+        raise errors.ConfigError(
+            f"task {needing[0]!r}: span corruption needs sentinels, but data.vocabulary.extra_ids=0; set it to 100"
+        )
+
+
+def coverage(vocabulary: SentencePieceVocabulary | ByteVocabulary, texts: Iterable[str]) -> Coverage:
+    """Returns how well `vocabulary` spells `texts`."""
+    sample = list(texts)
+    encoded = vocabulary.encode_batch(sample)
+    characters: collections.Counter[str] = collections.Counter()
+    unknown = 0
+    for text, ids in zip(sample, encoded, strict=True):
+        if vocabulary.unk_id is not None and isinstance(vocabulary, SentencePieceVocabulary):
+            count = ids.count(vocabulary.unk_id)
+            unknown += count
+            if count:
+                characters.update("".join(vocabulary.unknown_parts(text)))
+    return Coverage(
+        texts=len(sample),
+        tokens=sum(map(len, encoded)),
+        unknown_tokens=unknown,
+        characters=dict(characters.most_common(100)),
+    )
+
+
+def verify_vocabulary(run: ResolvedRun, reference: VocabularyRef, datasets: Sequence[DatasetRef]) -> VocabularyReport:
+    """Returns how the vocabulary goes with model and data.
+
+    Args:
+      run: the run.
+      reference: its vocabulary; what the file holds counts, not where it lies.
+      datasets: the datasets of its tasks.
+
+    Raises:
+      ConfigError: its size does not fit the embedding rows.
+      DataError: a dataset was made with another vocabulary, or too much of its text is unknown.
+      IntegrityError: the file has changed.
+    """
+    vocabulary = load_vocabulary(reference)
+    check_embedding_rows(run.config, pieces=vocabulary.pieces)
+    _check_sentinels(vocabulary)
+    rates, characters = {}, collections.Counter()
+    for dataset in datasets:
+        manifest = manifests.load(dataset.uri)
+        if manifest is None:
+            raise errors.DataError(f"no dataset at {dataset.uri}; materialise task {dataset.name!r} first")
+        made_with = manifest.parts.get("vocabulary")
+        if made_with != vocabulary.fingerprint:
+            raise errors.DataError(
+                f"dataset {dataset.uri} was made with vocabulary {made_with}, but the run has "
+                f"{vocabulary.fingerprint}; materialise it again"
+            )
+        rates[dataset.name] = _unknown_rate(manifest)
+        found = _sampled_characters(dataset.uri)
+        _check_rate(rates[dataset.name], found, task=dataset.name, limit=run.config.data.vocabulary.max_unknown_rate)
+        characters.update(found)
+    return VocabularyReport(
+        pieces=vocabulary.pieces,
+        extra_ids=vocabulary.extra_ids,
+        rounded_size=rounded_size(vocabulary.pieces, vocabulary.extra_ids),
+        embedding_rows=run.config.model.architecture().vocab_size,
+        unknown_rates=rates,
+        unknown_characters=dict(characters.most_common(100)),
+    )
+
+
+def _check_sentinels(vocabulary: SentencePieceVocabulary | ByteVocabulary) -> None:
+    """Checks that each sentinel reads as its number; bytes have sentinels without a text."""
+    if isinstance(vocabulary, ByteVocabulary):
+        return
+    for index in range(vocabulary.extra_ids):
+        text = vocabulary.decode([vocabulary.sentinel(index)]).strip()
+        if text != f"<extra_id_{index}>":
+            raise errors.DataError(
+                f"sentinel {index} of the vocabulary reads {text!r}, not <extra_id_{index}>; the model file has "
+                "sentinels of its own: lower data.vocabulary.extra_ids by as many"
+            )
+
+
+def _unknown_rate(manifest: manifests.Manifest) -> float:
+    unknown = sum(split.unknown_tokens for split in manifest.splits.values())
+    return unknown / max(1, sum(sum(split.tokens.values()) for split in manifest.splits.values()))
+
+
+def _sampled_characters(uri: str) -> collections.Counter[str]:
+    try:
+        return collections.Counter(Coverage.model_validate(storage.read_json(f"{uri}/{COVERAGE_FILE}")).characters)
+    except FileNotFoundError as error:
+        raise errors.IntegrityError(f"{uri}/{COVERAGE_FILE} is missing; delete the dataset and run again") from error
+
+
+def _check_rate(rate: float, characters: collections.Counter[str], *, task: str, limit: float) -> None:
+    if rate <= limit:
+        return
+    worst = ", ".join(
+        f"{character!r} ({unicodedata.name(character, f'U+{ord(character):04X}')}, {count} times)"
+        for character, count in characters.most_common(_WORST_CHARACTERS)
+    )
+    raise errors.DataError(
+        f"task {task!r}: {rate:.2%} of the tokens are unknown to the vocabulary, more than max_unknown_rate={limit:.2%}"
+        f"{f'; most often {worst}' if worst else ''}; set data.vocabulary.byte_fallback, raise character_coverage, "
+        "or take another vocabulary"
+    )

@@ -1,0 +1,24 @@
+"""Numbers that JSON has no word for: NaN and the infinities travel as the strings "NaN", "Infinity" and "-Infinity"."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+_NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def encode(value: Any) -> Any:
+    """Returns `value`, at any depth of its lists and dicts, as strict JSON can hold it."""
+    if isinstance(value, dict):
+        return {key: encode(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def decode(value: Any) -> Any:
+    """Returns the number that a JSON value stands for; anything that `encode` did not make stays as it is."""
+    return _NAMES.get(value, value) if isinstance(value, str) else value

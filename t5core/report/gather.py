@@ -1,0 +1,301 @@
+"""A run directory read into one frozen record.
+
+What a run has not written yet, because it failed or stopped early, is absent from the record. What it has written and
+cannot be read is an error: a report never hides damage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import pydantic
+from etils import epath
+
+from t5core import errors, storage
+from t5core.config import base, edges, yaml_text
+from t5core.data import manifest
+from t5core.metrics import writer
+
+LOSS = "loss_per_nonpadding_target_token"
+STAGE_ORDER = ("resolve", "vocabulary", "materialise", "assemble", "verify", "initialise")
+EXAMPLES_KEPT = 8
+
+_Model = TypeVar("_Model", bound=pydantic.BaseModel)
+
+
+class StageRecord(pydantic.BaseModel):
+    """A stage before training; `name` tells apart those of one kind, such as one for each task."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="ignore")
+
+    stage: str
+    name: str
+    reused: bool
+    reason: str
+    seconds: float
+    fingerprint: str = ""
+    uri: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Series:
+    """The metrics of one stage and task (`task` is '' for training): a row for each step, in the order of steps."""
+
+    stage: str
+    task: str
+    rows: tuple[Mapping[str, float], ...]
+
+    def points(self, metric: str) -> tuple[tuple[int, float], ...]:
+        """Returns (step, value) wherever `metric` was written."""
+        return tuple((int(row["step"]), row[metric]) for row in self.rows if metric in row)
+
+    def metrics(self) -> tuple[str, ...]:
+        """Returns the names of all metrics in the order of their first appearance."""
+        return tuple(dict.fromkeys(name for row in self.rows for name in row if name != "step"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """The first examples that were decoded for a task at a step; `total` counts all of them."""
+
+    task: str
+    step: int
+    total: int
+    examples: tuple[Mapping[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A dataset that a stage made; `manifest` is None where it is not to be found any more."""
+
+    stage: StageRecord
+    manifest: manifest.Manifest | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """Everything a run directory says.
+
+    `config_text`, `identity` (run.json) and `summary` are None while they do not exist. Evaluations without any metric
+    are steps at which none was due, and are left out.
+    """
+
+    uri: str
+    config_text: str | None
+    config: Mapping[str, Any]
+    identity: Mapping[str, Any] | None
+    summary: Mapping[str, Any] | None
+    stages: tuple[StageRecord, ...]
+    segments: tuple[edges.SegmentRecord, ...]
+    evaluations: tuple[edges.Evaluation, ...]
+    cursors: tuple[edges.Cursor, ...]
+    series: tuple[Series, ...]
+    predictions: tuple[Predictions, ...]
+    datasets: tuple[Dataset, ...]
+
+    @property
+    def name(self) -> str:
+        """The run's name: its folder's."""
+        return self.uri.rsplit("/", 1)[-1]
+
+    @property
+    def total_steps(self) -> int | None:
+        """The steps that the configuration asks for; None without a configuration."""
+        return self.config.get("train", {}).get("total_steps")
+
+    @property
+    def checkpoint(self) -> edges.CheckpointRef | None:
+        """The newest checkpoint that a segment left; None before the first."""
+        return self.segments[-1].checkpoint if self.segments else None
+
+    def series_of(self, stage: str) -> tuple[Series, ...]:
+        """Returns the series of `stage`, one for each task."""
+        return tuple(series for series in self.series if series.stage == stage)
+
+    def stages_of(self, stage: str) -> tuple[StageRecord, ...]:
+        """Returns the records of one kind of stage."""
+        return tuple(record for record in self.stages if record.stage == stage)
+
+    def segments_to(self, step: int) -> tuple[edges.SegmentRecord, ...]:
+        """Returns the segments that led to `step`, the first one first.
+
+        Records that another cutting of the run left behind overlap with these and are passed over.
+        """
+        chain: list[edges.SegmentRecord] = []
+        for segment in reversed(self.segments):
+            if segment.end <= (chain[-1].start if chain else step):
+                chain.append(segment)
+        return tuple(reversed(chain))
+
+    def evaluations_to(self, step: int) -> tuple[edges.Evaluation, ...]:
+        """Returns the evaluations of checkpoints up to `step`, the first one first."""
+        return tuple(evaluation for evaluation in self.evaluations if evaluation.step <= step)
+
+
+def join(uri: str, *parts: str) -> str:
+    """Returns the URI of something under `uri`."""
+    return "/".join((uri.rstrip("/"), *parts))
+
+
+def gather(run_uri: str) -> RunRecord:
+    """Returns what the run directory `run_uri` holds.
+
+    Raises:
+      RunDirectoryError: there is no such directory.
+      IntegrityError: a file in it cannot be read as what it should be; the message names it.
+    """
+    uri = run_uri.rstrip("/")
+    if not storage.path(uri).is_dir():
+        raise errors.RunDirectoryError(f"there is no run directory at {uri}; check run.root and run.name")
+    config_text = _text_or_none(join(uri, "config.yaml"))
+    stages = tuple(sorted(_models(uri, "stage", StageRecord), key=_stage_order))
+    evaluations = (record for record in _models(uri, "evaluation", edges.Evaluation) if record.metrics)
+    return RunRecord(
+        uri=uri,
+        config_text=config_text,
+        config=_mapping(join(uri, "config.yaml"), config_text),
+        identity=_json_or_none(join(uri, "run.json")),
+        summary=_json_or_none(join(uri, "summary.json")),
+        stages=stages,
+        segments=tuple(sorted(_models(uri, "segment", edges.SegmentRecord), key=lambda record: record.end)),
+        evaluations=tuple(sorted(evaluations, key=lambda record: record.step)),
+        cursors=tuple(_cursors(uri)),
+        series=tuple(_all_series(uri)),
+        predictions=tuple(_all_predictions(uri)),
+        datasets=tuple(_dataset(stage) for stage in stages if stage.stage in ("materialise", "assemble")),
+    )
+
+
+def _text_or_none(uri: str) -> str | None:
+    try:
+        return storage.path(uri).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise errors.IntegrityError(f"{uri} is not text ({error}); delete it and run again") from error
+
+
+def _mapping(uri: str, text: str | None) -> Mapping[str, Any]:
+    try:
+        content = yaml_text.parse(text or "{}", origin=uri)
+    except errors.ConfigError as error:
+        raise errors.IntegrityError(f"{error}, or delete it and run again") from error
+    if not isinstance(content, dict):
+        raise errors.IntegrityError(f"{uri} holds {type(content).__name__}, not sections; delete it and run again")
+    return content
+
+
+def _read_json(uri: str) -> Any:
+    try:
+        return storage.read_json(uri)
+    except UnicodeDecodeError as error:
+        raise errors.IntegrityError(f"{uri} is not text ({error}); delete it and run again") from error
+
+
+def _json_or_none(uri: str) -> Mapping[str, Any] | None:
+    try:
+        content = _read_json(uri)
+    except FileNotFoundError:
+        return None
+    if not isinstance(content, dict):
+        raise errors.IntegrityError(f"{uri} holds {type(content).__name__}, not an object; delete it and run again")
+    return content
+
+
+def _children(folder: epath.Path) -> list[epath.Path]:
+    return sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
+
+
+def _record_paths(uri: str, kind: str) -> list[epath.Path]:
+    names = re.compile(rf"{kind}-.+\.json")
+    return [path for path in _children(storage.path(uri) / "records") if names.fullmatch(path.name)]
+
+
+def _validated(path: epath.Path, content: Any, model: type[_Model]) -> _Model:
+    try:
+        return model.model_validate(content)
+    except pydantic.ValidationError as error:
+        reason = base.describe(error, model)
+        raise errors.IntegrityError(f"{path} is no {model.__name__} ({reason}); delete it and run again") from error
+
+
+def _models(uri: str, kind: str, model: type[_Model]) -> Iterator[_Model]:
+    for path in _record_paths(uri, kind):
+        yield _validated(path, _read_json(str(path)), model)
+
+
+def _cursors(uri: str) -> Iterator[edges.Cursor]:
+    for path in _record_paths(uri, "actions"):
+        content = _read_json(str(path))
+        yield _validated(path, content.get("cursor") if isinstance(content, dict) else content, edges.Cursor)
+
+
+def _stage_order(record: StageRecord) -> tuple[int, str, str]:
+    known = record.stage in STAGE_ORDER
+    return STAGE_ORDER.index(record.stage) if known else len(STAGE_ORDER), record.stage, record.name
+
+
+def _dataset(stage: StageRecord) -> Dataset:
+    return Dataset(stage=stage, manifest=manifest.load(stage.uri) if stage.uri else None)
+
+
+def _json_lines(path: epath.Path) -> Iterator[dict[str, Any]]:
+    """Yields the objects of a JSONL file; a last line that was cut off while it was written does not count."""
+    text = _text_or_none(str(path)) or ""
+    lines = text.split("\n")
+    for index, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            content = json.loads(line)
+        except json.JSONDecodeError as error:
+            if index == len(lines) - 1:
+                return
+            raise errors.IntegrityError(
+                f"{path} line {index + 1} is not JSON ({error.msg}); restore the file or delete it"
+            ) from error
+        if not isinstance(content, dict):
+            raise errors.IntegrityError(f"{path} line {index + 1} is not a JSON object; restore the file or delete it")
+        yield content
+
+
+def _one_series(folder: epath.Path, *, stage: str, task: str) -> Iterator[Series]:
+    rows = writer.read_metrics(str(folder)) if folder.is_dir() else []
+    strange = [(row["step"], name) for row in rows for name, value in row.items() if not isinstance(value, int | float)]
+    if strange:
+        step, name = strange[0]
+        raise errors.IntegrityError(f"{folder} holds no number for {name!r} at step {step}; restore or delete the file")
+    if rows:
+        yield Series(stage=stage, task=task, rows=tuple(rows))
+
+
+def _all_series(uri: str) -> Iterator[Series]:
+    metrics = storage.path(uri) / "metrics"
+    yield from _one_series(metrics / "train", stage="train", task="")
+    for stage in ("training_eval", "inference_eval"):
+        for folder in _children(metrics / stage):
+            yield from _one_series(folder, stage=stage, task=folder.name)
+
+
+def _all_predictions(uri: str) -> Iterator[Predictions]:
+    for path in _children(storage.path(uri) / "predictions"):
+        parts = re.fullmatch(r"(.+)-(\d{8,})\.jsonl", path.name)
+        if parts is None:
+            continue
+        examples = [_example(line) for line in _json_lines(path)]
+        yield Predictions(
+            task=parts[1], step=int(parts[2]), total=len(examples), examples=tuple(examples[:EXAMPLES_KEPT])
+        )
+
+
+def _example(line: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the fields of an example as text, in the order in which a person compares them."""
+    order = [key for key in ("inputs", "target", "prediction") if key in line]
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in line.items()
+    }
+    return {key: texts[key] for key in dict.fromkeys([*order, *texts])}

@@ -1,0 +1,107 @@
+"""`report.html`: one self-contained page that shows how a run went and where each of its figures comes from."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+from collections.abc import Mapping
+from typing import Any
+
+from t5core import storage
+from t5core.metrics import json_numbers
+from t5core.report import charts, figures, lineage, summary, tables
+from t5core.report.gather import Predictions, RunRecord, gather, join
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Showcase:
+    """What was decoded for a task: its newest examples, and how the first of them read at each step before."""
+
+    task: str
+    newest: Predictions
+    history: tuple[tuple[int, str], ...]
+
+
+def write_report(run_uri: str) -> str:
+    """Writes `report.html` of the run at `run_uri` and returns its text.
+
+    Raises:
+      RunDirectoryError: there is no such run, or it cannot be written.
+      IntegrityError: a record of the run cannot be read.
+    """
+    record = gather(run_uri)
+    text = render(record)
+    storage.write_text(join(record.uri, "report.html"), text)
+    return text
+
+
+def render(record: RunRecord) -> str:
+    """Returns the page of `record`, the same text for the same record."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"number": figures.number, "label": figures.label, "short": figures.short}
+    source = importlib.resources.files("t5core.report").joinpath("page.html").read_text(encoding="utf-8")
+    text = environment.from_string(source).render(_context(record))
+    # Predictions come from outside: JSON can carry half of a surrogate pair, which no encoding can write.
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def _context(record: RunRecord) -> dict[str, Any]:
+    """Returns everything that the template names."""
+    account = {
+        **{"status": "unfinished", "stop_reason": "", "failure": None, "versions": {}},
+        **summary.account(record, record.checkpoint),
+        **(record.summary or {}),
+    }
+    final_step = account["final_step"]
+    values = summary.last_values(record.evaluations_to(final_step))
+    return {
+        "record": record,
+        "account": account,
+        "training": summary.training_in_words(account),
+        "training_time": figures.duration(sum(part["seconds"] for part in account["segments"] if not part["reused"])),
+        "headline": _headline(account["loss"]),
+        "values": {
+            task: {name: metrics[name] for name in summary.leading_metrics(metrics)} for task, metrics in values.items()
+        },
+        "charts": charts.charts_of(record),
+        "marker": charts.marker,
+        "evaluations": tables.evaluations_of(record, final_step),
+        "evaluations_rest": tables.evaluations_rest(record, final_step),
+        "showcases": _showcases(record.predictions),
+        "lineage": lineage.lineage_of(record, values),
+        "stages": tables.stages_of(record),
+        "segments": tables.segments_of(record, final_step),
+        "mixtures": [
+            (tables.shares_of(dataset.manifest), tables.packing_of(dataset.manifest))
+            for dataset in record.datasets
+            if dataset.manifest and dataset.manifest.tasks
+        ],
+        "splits": [tables.splits_of(record, stage) for stage in ("materialise", "assemble")],
+        "lost_datasets": [dataset.stage for dataset in record.datasets if dataset.manifest is None],
+        "versions": tables.versions_of(account["versions"]),
+    }
+
+
+def _headline(loss: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the training loss before and after with its steps, None when none was recorded."""
+    ends = loss["before"], loss["after"]
+    if not all(ends):
+        return None
+    before, after = (json_numbers.decode(end["value"]) for end in ends)
+    steps = {"first": ends[0]["step"], "last": ends[1]["step"]}
+    return {"before": before, "after": after, "change": figures.change(before, after), **steps}
+
+
+def _showcases(predictions: tuple[Predictions, ...]) -> tuple[Showcase, ...]:
+    showcases = []
+    for task in dict.fromkeys(decoded.task for decoded in predictions):
+        by_step = sorted((decoded for decoded in predictions if decoded.task == task), key=lambda decoded: decoded.step)
+        firsts = [(decoded.step, decoded.examples[0]) for decoded in by_step if decoded.examples]
+        same = [(step, first) for step, first in firsts if first.get("inputs") == firsts[-1][1].get("inputs")]
+        history = tuple((step, first.get("prediction", "")) for step, first in same)
+        showcases.append(Showcase(task=task, newest=by_step[-1], history=history if len(history) > 1 else ()))
+    return tuple(showcases)

@@ -1,0 +1,208 @@
+"""How a run ended, as `summary.json`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import platform
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from t5core import storage
+from t5core.config import edges
+from t5core.metrics import json_numbers
+from t5core.report import figures
+from t5core.report.gather import LOSS, RunRecord, StageRecord, gather, join
+
+Status = Literal["completed", "stopped", "failed"]
+
+PACKAGES = (
+    "t5flow",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "tensorstore",
+    "numpy",
+    "seqio",
+    "tensorflow",
+    "sentencepiece",
+    "flytekit",
+)
+
+# Teacher-forced metrics that say over again, or in another unit, what the ones shown first say.
+_SECONDARY = frozenset({"loss", "z_loss", "cross_ent_loss", "weight_sum", "num_examples", "sequences"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Where a run failed (a stage, a segment) and why, in one line each."""
+
+    where: str
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LastValue:
+    """The newest value of a metric and the evaluation that measured it."""
+
+    value: float
+    evaluation: edges.Evaluation
+
+
+def last_values(evaluations: Iterable[edges.Evaluation]) -> dict[str, dict[str, LastValue]]:
+    """Returns the newest value of every metric, by task and metric; `evaluations` come in the order of steps."""
+    newest: dict[str, dict[str, LastValue]] = {}
+    for evaluation in evaluations:
+        for task, metrics in evaluation.metrics.items():
+            for name, value in metrics.items():
+                newest.setdefault(task, {})[name] = LastValue(value=value, evaluation=evaluation)
+    return newest
+
+
+def leading_metrics(names: Iterable[str]) -> list[str]:
+    """Returns those of `names` that a person looks at first: loss per token, accuracy, then the task's own."""
+    known = list(dict.fromkeys(names))
+    first = [name for name in (LOSS, "accuracy") if name in known]
+    own = [
+        name
+        for name in known
+        if name not in first and name not in _SECONDARY and "/" not in name and not name.endswith("_target_tokens")
+    ]
+    return first + own or known
+
+
+def write_summary(
+    run_uri: str,
+    *,
+    status: Status,
+    stop_reason: str = "",
+    checkpoint: edges.CheckpointRef | None = None,
+    failure: Failure | None = None,
+) -> edges.Summary:
+    """Writes `summary.json` of the run at `run_uri` and returns it as what travels on.
+
+    Args:
+      run_uri: the run directory.
+      status: how the run ended.
+      stop_reason: why it ended before its last step; '' when it did not.
+      checkpoint: where the run stands; None takes the newest that a segment recorded.
+      failure: what went wrong; given with the status `failed` and only then.
+
+    Raises:
+      IntegrityError: a record of the run cannot be read.
+    """
+    assert (failure is not None) == (status == "failed"), "a failed run says where and why, and no other does"
+    record = gather(run_uri)
+    last = checkpoint or record.checkpoint
+    content = {
+        "status": status,
+        "stop_reason": stop_reason,
+        "failure": dataclasses.asdict(failure) if failure else None,
+        "versions": installed_versions(),
+        **account(record, last),
+    }
+    uri = join(record.uri, "summary.json")
+    storage.write_json(uri, content)
+    return edges.Summary(
+        run_name=record.name,
+        status=status,
+        final_step=content["final_step"],
+        stop_reason=stop_reason,
+        state_digest=content["state_digest"],
+        uri=uri,
+        report=join(record.uri, "report.html"),
+    )
+
+
+def installed_versions() -> dict[str, str]:
+    """Returns the versions of Python and of the packages that a result can depend on, as far as installed."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
+
+
+def loss_before_and_after(record: RunRecord, final_step: int) -> dict[str, dict[str, float] | None]:
+    """Returns the first training loss per target token and the one at `final_step`, each with its step.
+
+    Before the first checkpoint (`final_step` 0) the last loss written counts as the one after.
+    """
+    points = [point for series in record.series_of("train") for point in series.points(LOSS)]
+    points = [point for point in points if point[0] <= final_step] or points
+    if not points:
+        return {"before": None, "after": None}
+    ends = (("before", points[0]), ("after", points[-1]))
+    return {name: {"step": step, "value": value} for name, (step, value) in ends}
+
+
+def training_in_words(account: Mapping[str, Any]) -> str:
+    """Returns how much of a run was trained and how much reused, from the segments in its account."""
+    segments = account["segments"]
+    trained = [segment for segment in segments if not segment["reused"]]
+    if not segments:
+        return "no segment finished"
+    if not trained:
+        which = f"all {len(segments)} segments" if len(segments) > 1 else "the segment"
+        return f"{which} reused, the checkpoints up to step {segments[-1]['end']:,} are committed"
+    steps = figures.count(sum(segment["trained_steps"] for segment in trained), "step")
+    rest = len(segments) - len(trained)
+    reused = f"; {figures.count(rest, 'segment')} reused, checkpoints committed" if rest else ""
+    return f"{steps} trained in {figures.count(len(trained), 'segment')}{reused}"
+
+
+def account(record: RunRecord, last: edges.CheckpointRef | None) -> dict[str, Any]:
+    """Returns the part of a summary that the records tell, as JSON.
+
+    `last` is where the run stands, None before its first checkpoint. Numbers that are not finite are spelled as
+    `json_numbers` does.
+    """
+    final_step = last.step if last else 0
+    metrics = last_values(record.evaluations_to(final_step))
+    content = {
+        "run_name": record.name,
+        "final_step": final_step,
+        "total_steps": record.total_steps,
+        "state_digest": last.digest if last else "",
+        "checkpoint": last.model_dump() if last else None,
+        "config_fingerprint": (record.identity or {}).get("fingerprint"),
+        "loss": loss_before_and_after(record, final_step),
+        "metrics": {task: {name: at.value for name, at in values.items()} for task, values in metrics.items()},
+        "dataset": _named(record.stages_of("assemble")),
+        "tasks": {stage.name: _named([stage]) for stage in record.stages_of("materialise")},
+        "vocabulary": _named(record.stages_of("vocabulary")),
+        "stages": [
+            {
+                "stage": stage.stage,
+                "name": stage.name,
+                "reused": stage.reused,
+                "reason": stage.reason,
+                "seconds": stage.seconds,
+            }
+            for stage in record.stages
+        ],
+        "segments": [
+            {
+                "start": segment.start,
+                "end": segment.end,
+                "seconds": segment.seconds,
+                "trained_steps": segment.trained_steps,
+                "digest": segment.checkpoint.digest,
+                "reused": segment.reused,
+            }
+            for segment in record.segments_to(final_step)
+        ],
+        "evaluations": [
+            {"step": evaluation.step, "seconds": evaluation.seconds, "reused": evaluation.reused}
+            for evaluation in record.evaluations_to(final_step)
+        ],
+    }
+    return json_numbers.encode(content)
+
+
+def _named(stages: Iterable[StageRecord]) -> dict[str, str] | None:
+    stage = next(iter(stages), None)
+    return {"name": stage.name, "fingerprint": stage.fingerprint, "uri": stage.uri} if stage else None

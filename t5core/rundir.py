@@ -1,0 +1,279 @@
+"""The directory of a run: where everything lies, whose it is, and the records that the stages leave there."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+import pydantic
+import yaml
+
+from t5core import errors, storage
+from t5core.config.base import StrictModel
+from t5core.config.edges import Cursor, Evaluation, ResolvedRun, SegmentRecord
+from t5core.metrics import json_numbers
+
+_Record = TypeVar("_Record", bound=StrictModel)
+_MOST_DIFFERENCES = 3
+
+
+class RunInfo(StrictModel):
+    """Whose directory it is. `identity` names what may not change between two starts of one run."""
+
+    name: str
+    identity: str
+    seed: int
+    created: str
+
+
+class StageRecord(StrictModel):
+    """What became of one stage; `name` tells several of a stage apart ('' when there is one), `uri` is its result."""
+
+    stage: str
+    name: str = ""
+    reused: bool
+    reason: str
+    seconds: float
+    fingerprint: str
+    uri: str
+
+
+class ActionsRecord(StrictModel):
+    """What the actions decided after an evaluation, and what they have to remember."""
+
+    cursor: Cursor
+    action_state: dict[str, Any] = {}
+
+
+class RunDirectory:
+    """The run directory at `uri`, local or gs://. Paths are strings; nothing is made before something is written."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = str(uri).rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"RunDirectory({self.uri!r})"
+
+    # Paths
+
+    @property
+    def config_uri(self) -> str:
+        """The resolved configuration."""
+        return f"{self.uri}/config.yaml"
+
+    @property
+    def info_uri(self) -> str:
+        """The file that says whose directory it is."""
+        return f"{self.uri}/run.json"
+
+    @property
+    def lock_uri(self) -> str:
+        """The lock file."""
+        return f"{self.uri}/lock.json"
+
+    @property
+    def checkpoints_uri(self) -> str:
+        """The folder of checkpoints."""
+        return f"{self.uri}/checkpoints"
+
+    @property
+    def summary_uri(self) -> str:
+        """The summary of the run."""
+        return f"{self.uri}/summary.json"
+
+    @property
+    def report_uri(self) -> str:
+        """The report for people."""
+        return f"{self.uri}/report.html"
+
+    def metrics_uri(self, kind: str, task: str = "") -> str:
+        """Returns the folder of metrics of `kind`: 'train', or 'training_eval' or 'inference_eval' with a task."""
+        return f"{self.uri}/metrics/{kind}/{task}".rstrip("/")
+
+    def predictions_uri(self, task: str, step: int) -> str:
+        """Returns the file of the predictions for `task` with the checkpoint of `step`."""
+        return f"{self.uri}/predictions/{task}-{step:08d}.jsonl"
+
+    def _record_uri(self, name: str) -> str:
+        return f"{self.uri}/records/{name}.json"
+
+    # Ownership
+
+    def info(self) -> RunInfo | None:
+        """Returns whose directory it is, or None while it is nobody's."""
+        return _read(self.info_uri, RunInfo)
+
+    def claim(
+        self, resolved: ResolvedRun, *, identity: str, config_text: str, may_differ: Collection[str] = ()
+    ) -> RunInfo:
+        """Returns whose directory it is: this run's, from before or from now on; brings `config.yaml` up to date.
+
+        `identity` is what two starts of one run have in common, `may_differ` the dotted keys that play no part in it.
+
+        Raises:
+          RunDirectoryError: the directory is another run's, or holds something that no run has made.
+        """
+        info = self.info()
+        if info is None:
+            self._refuse_foreign()
+            info = RunInfo(name=resolved.config.run.name, identity=identity, seed=resolved.seed, created=_now())
+            storage.write_text(self.config_uri, config_text)
+            storage.write_json(self.info_uri, info.model_dump())  # last: from here on the directory is taken
+        elif info.identity != identity:
+            raise errors.RunDirectoryError(self._other_run(info, resolved, identity=identity, may_differ=may_differ))
+        elif self._config_text() != config_text:
+            storage.write_text(self.config_uri, config_text)
+        return info
+
+    def _refuse_foreign(self) -> None:
+        folder = storage.path(self.uri)
+        names = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+        # A claim that was killed leaves a configuration, and files that were not finished.
+        foreign = [name for name in names if not re.match(r"config\.yaml$|lock\.json|\..*\.tmp$", name)]
+        if foreign:
+            raise errors.RunDirectoryError(
+                f"{self.uri} is not empty ({', '.join(foreign[:3])}) and belongs to no run; choose another run.name"
+            )
+
+    def _other_run(self, info: RunInfo, resolved: ResolvedRun, *, identity: str, may_differ: Collection[str]) -> str:
+        stored = _flat(self._stored_config())
+        here = _flat(resolved.config.model_dump(mode="json"))
+        keys = [key for key in sorted(stored.keys() | here.keys()) if key not in may_differ]
+        changed = [key for key in keys if stored.get(key, _ABSENT) != here.get(key, _ABSENT)]
+        shown = [f"{key} is {stored.get(key, _ABSENT)} there and {here.get(key, _ABSENT)} here" for key in changed]
+        what = "; ".join(shown[:_MOST_DIFFERENCES]) or "config.yaml shows no difference"
+        more = f" (and {len(shown) - _MOST_DIFFERENCES} more)" if len(shown) > _MOST_DIFFERENCES else ""
+        return (
+            f"{self.uri} belongs to run {info.identity}, not to {identity}: {what}{more}; "
+            f"choose another run.name, or set it back"
+        )
+
+    def _config_text(self) -> str | None:
+        try:
+            return storage.path(self.config_uri).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def _stored_config(self) -> Any:
+        try:
+            return yaml.safe_load(self._config_text() or "")
+        except yaml.YAMLError as error:
+            raise errors.IntegrityError(f"{self.config_uri} is not YAML; delete it and run again") from error
+
+    # Records
+
+    def write_stage(self, record: StageRecord) -> None:
+        """Writes the record of a stage."""
+        self._write(_stage_name(record), record)
+
+    def stages(self) -> list[StageRecord]:
+        """Returns the records of all stages, by file name."""
+        return self._read_all("stage-", StageRecord)
+
+    def write_segment(self, record: SegmentRecord) -> None:
+        """Writes the record of the segment that ends at `record.end`."""
+        self._write(f"segment-{record.end:08d}", record)
+
+    def segment(self, end: int) -> SegmentRecord | None:
+        """Returns the record of the segment that ends at `end`, or None while it is not finished."""
+        return _read(self._record_uri(f"segment-{end:08d}"), SegmentRecord)
+
+    def segments(self) -> list[SegmentRecord]:
+        """Returns the records of the finished segments, by their end."""
+        return self._read_all("segment-", SegmentRecord)
+
+    def evaluation_uri(self, step: int) -> str:
+        """Returns where the evaluation of `step` is recorded."""
+        return self._record_uri(f"evaluation-{step:08d}")
+
+    def write_evaluation(self, record: Evaluation) -> None:
+        """Writes the evaluation of `record.step`."""
+        self._write(f"evaluation-{record.step:08d}", record)
+
+    def evaluation(self, step: int) -> Evaluation | None:
+        """Returns the evaluation of `step`, or None when there is none."""
+        return _read(self.evaluation_uri(step), Evaluation)
+
+    def evaluations(self) -> list[Evaluation]:
+        """Returns all evaluations, by step."""
+        return self._read_all("evaluation-", Evaluation)
+
+    def metrics_by_step(self) -> dict[int, dict[str, float]]:
+        """Returns the metrics of every evaluation by step, each named `task/metric`."""
+        return {
+            evaluation.step: {
+                f"{task}/{name}": value for task, values in evaluation.metrics.items() for name, value in values.items()
+            }
+            for evaluation in self.evaluations()
+        }
+
+    def write_actions(self, record: ActionsRecord) -> None:
+        """Writes what the actions decided at the step of the cursor's checkpoint."""
+        self._write(f"actions-{record.cursor.checkpoint.step:08d}", record)
+
+    def actions(self, step: int) -> ActionsRecord | None:
+        """Returns what the actions decided at `step`, or None when they have not looked yet."""
+        return _read(self._record_uri(f"actions-{step:08d}"), ActionsRecord)
+
+    def last_actions(self, step: int) -> ActionsRecord | None:
+        """Returns what the actions decided last at or before `step`, or None."""
+        all_records = self._read_all("actions-", ActionsRecord)
+        return next((r for r in reversed(all_records) if r.cursor.checkpoint.step <= step), None)
+
+    def write_summary(self, content: Mapping[str, Any]) -> None:
+        """Writes the summary of the run."""
+        storage.write_json(self.summary_uri, json_numbers.encode(dict(content)))
+
+    def summary(self) -> dict[str, Any] | None:
+        """Returns the summary of the run, or None before its end."""
+        try:
+            return storage.read_json(self.summary_uri)
+        except FileNotFoundError:
+            return None
+
+    def _write(self, name: str, record: StrictModel) -> None:
+        storage.write_json(self._record_uri(name), json_numbers.encode(record.model_dump(mode="json")))
+
+    def _read_all(self, prefix: str, model: type[_Record]) -> list[_Record]:
+        folder = storage.path(f"{self.uri}/records")
+        names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        records = [_read(str(folder / n), model) for n in names if n.startswith(prefix) and n.endswith(".json")]
+        return [record for record in records if record is not None]
+
+
+_ABSENT = "not set"
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _stage_name(record: StageRecord) -> str:
+    return f"stage-{record.stage}-{record.name}" if record.name else f"stage-{record.stage}"
+
+
+def _read(uri: str, model: type[_Record]) -> _Record | None:
+    """Returns the record at `uri`, or None when there is none."""
+    try:
+        return model.model_validate(storage.read_json(uri))
+    except FileNotFoundError:
+        return None
+    except pydantic.ValidationError as error:
+        raise errors.IntegrityError(f"{uri} is not a {model.__name__}; delete it and run again") from error
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns the settings inside nested dicts and lists by dotted key."""
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list | tuple) and value:
+        inner = ((str(index), item) for index, item in enumerate(value))
+    else:
+        return {prefix: value}
+    return {
+        key: setting
+        for name, item in inner
+        for key, setting in _flat(item, f"{prefix}.{name}" if prefix else name).items()
+    }

@@ -1,0 +1,35 @@
+"""The decision between two segments: the actions look at the evaluation, and a stop holds from then on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from t5core import actions, progress
+from t5core.config.edges import Cursor, Evaluation, RunInputs, SegmentRecord
+from t5core.rundir import ActionsRecord, RunDirectory
+
+
+def check_actions(inputs: RunInputs, cursor: Cursor, segment: SegmentRecord, evaluation: Evaluation) -> Cursor:
+    """Returns the cursor at the segment's checkpoint, halted if an action asked for a stop now or one did before.
+
+    The decision follows from the evaluations alone, so a repeated one is the same and a changed action counts at once.
+    """
+    if not evaluation.metrics:
+        return cursor.model_copy(update={"checkpoint": segment.checkpoint})
+    configured = inputs.run.config.train.actions
+    built = {f"{i}-{config.name}": actions.build_action(config) for i, config in enumerate(configured)}
+    for name, action in built.items():
+        if name in cursor.action_state:
+            action.load_state_dict(cursor.action_state[name])
+    reasons = actions.run_all(list(built.values()), segment.checkpoint, evaluation.metrics)
+    memory: dict[str, Any] = {name: action.state_dict() for name, action in built.items() if action.state_dict()}
+    moved = Cursor(
+        checkpoint=segment.checkpoint,
+        halt=cursor.halt or bool(reasons),
+        stop_reason="; ".join(filter(None, [cursor.stop_reason, *reasons])),
+        action_state=memory,
+    )
+    RunDirectory(inputs.run.uri).write_actions(ActionsRecord(cursor=moved, action_state=memory))
+    if reasons:
+        progress.say(f"stop at step {segment.checkpoint.step}: {moved.stop_reason}")
+    return moved

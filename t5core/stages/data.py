@@ -1,0 +1,88 @@
+"""The stages between a resolved run and something to train on; each records what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from t5core import progress
+from t5core.config.edges import DatasetRef, ResolvedRun, RunInputs, TaskRequest, VocabularyRef
+from t5core.rundir import RunDirectory, StageRecord
+
+Record = Callable[..., None]
+
+
+@contextlib.contextmanager
+def _recorded(run: ResolvedRun, stage: str, name: str = "") -> Iterator[Record]:
+    """Yields a function that says and records the outcome of a stage, with its seconds."""
+    began = time.monotonic()
+
+    def record(*, reused: bool, reason: str, fingerprint: str, uri: str) -> None:
+        seconds = time.monotonic() - began
+        label = f"{stage} {name}".strip()
+        progress.say(f"{label}: {'reused' if reused else 'done'} in {seconds:.1f} s ({reason})")
+        RunDirectory(run.uri).write_stage(
+            StageRecord(
+                stage=stage,
+                name=name,
+                reused=reused,
+                reason=reason,
+                seconds=seconds,
+                fingerprint=fingerprint,
+                uri=uri,
+            )
+        )
+
+    yield record
+
+
+def build_vocabulary(run: ResolvedRun) -> VocabularyRef:
+    """Returns the run's vocabulary, trained unless it is there already."""
+    from t5core.data import vocabulary_training
+
+    with _recorded(run, "vocabulary") as record:
+        vocabulary, reused, reason = vocabulary_training.build_vocabulary(run)
+        record(reused=reused, reason=reason, fingerprint=vocabulary.fingerprint, uri=vocabulary.uri)
+    return vocabulary
+
+
+def materialise(request: TaskRequest) -> DatasetRef:
+    """Returns the dataset of one task, tokenised unless it is there already."""
+    from t5core.data import materialise
+
+    with _recorded(request.run, "materialise", request.task) as record:
+        dataset = materialise.materialise_task(request)
+        record(reused=dataset.reused, reason=dataset.reason, fingerprint=dataset.fingerprint, uri=dataset.uri)
+    return dataset
+
+
+def assemble_mixture(run: ResolvedRun, vocabulary: VocabularyRef, tasks: Sequence[DatasetRef]) -> DatasetRef:
+    """Returns the rows that the run trains on, in their order, made unless they are there already."""
+    from t5core.data import mixture
+
+    with _recorded(run, "assemble") as record:
+        dataset = mixture.assemble_mixture(run, vocabulary=vocabulary, tasks=tasks)
+        record(reused=dataset.reused, reason=dataset.reason, fingerprint=dataset.fingerprint, uri=dataset.uri)
+    return dataset
+
+
+def verify_vocabulary(
+    run: ResolvedRun, vocabulary: VocabularyRef, tasks: Sequence[DatasetRef], mixture: DatasetRef
+) -> RunInputs:
+    """Returns the run with its inputs once vocabulary, data and model are known to belong together.
+
+    Raises:
+      DataError, ConfigError: they do not.
+    """
+    from t5core.data import vocabulary_verification
+
+    with _recorded(run, "verify") as record:
+        report = vocabulary_verification.verify_vocabulary(run, vocabulary, [*tasks, mixture])
+        worst = max(report.unknown_rates.values(), default=0.0)
+        reason = (
+            f"{report.pieces} pieces + {report.extra_ids} sentinels fit {report.embedding_rows} embedding rows; "
+            f"{worst:.2%} of tokens unknown at most"
+        )
+        record(reused=False, reason=reason, fingerprint=vocabulary.fingerprint, uri=vocabulary.uri)
+    return RunInputs(run=run, vocabulary=vocabulary, tasks=tuple(tasks), mixture=mixture)

@@ -1,0 +1,52 @@
+"""Evaluation of the checkpoint that a segment left, where the schedule asks for one; never twice the same."""
+
+from __future__ import annotations
+
+import time
+
+from t5core import progress, schedule, storage
+from t5core.config.edges import Evaluation, RunInputs, SegmentRecord
+from t5core.rundir import RunDirectory
+
+
+def evaluate(inputs: RunInputs, segment: SegmentRecord) -> Evaluation:
+    """Returns the metrics of the segment's checkpoint; none when no evaluation is due at its step.
+
+    A segment that was found finished by a run cut elsewhere may hand over a later checkpoint: its own step is gone
+    then and cannot be evaluated any more.
+    """
+    directory = RunDirectory(inputs.run.uri)
+    step, settings = segment.checkpoint.step, settings_fingerprint(inputs)
+    existing = directory.evaluation(step)
+    if existing is not None and (existing.checkpoint.digest, existing.settings) == (
+        segment.checkpoint.digest,
+        settings,
+    ):
+        progress.say(f"evaluate step {step}: reused (same checkpoint, same settings)")
+        return existing.model_copy(update={"reused": True})
+    due = schedule.of(inputs.run.config.train).is_evaluation_due(step) and step == segment.end
+    began = time.monotonic()
+    metrics: dict[str, dict[str, float]] = {}
+    if due:
+        from t5core.evaluation import checkpoint
+
+        metrics = checkpoint.evaluate(inputs, segment.checkpoint)
+    evaluation = Evaluation(
+        step=step,
+        checkpoint=segment.checkpoint,
+        metrics=metrics,
+        seconds=time.monotonic() - began,
+        reused=False,
+        settings=settings,
+        uri=directory.evaluation_uri(step),
+    )
+    if due:
+        directory.write_evaluation(evaluation)
+    return evaluation
+
+
+def settings_fingerprint(inputs: RunInputs) -> str:
+    """Returns 16 hex digits that name what an evaluation of this run measures and how."""
+    tasks = {task.name: (task.metrics, task.max_validation_examples) for task in inputs.run.config.data.tasks}
+    datasets = [dataset.fingerprint for dataset in inputs.tasks]
+    return storage.fingerprint([inputs.run.config.evaluate.model_dump(mode="json"), tasks, datasets])

@@ -1,0 +1,98 @@
+"""The first stage: every setting known and checked, and the run directory claimed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from t5core import errors, progress, schedule
+from t5core.config import load, yaml_text
+from t5core.config.edges import ResolvedRun, TaskRequest, VocabularyRef
+from t5core.config.schema import PretrainConfig
+from t5core.rundir import RunDirectory, StageRecord
+from t5core.stages import holding
+
+
+def resolve_run(config: PretrainConfig, overrides: Sequence[str], *, owner: str | None = None) -> ResolvedRun:
+    """Returns the run that `config` with `overrides` describes, its directory claimed and `config.yaml` written.
+
+    Args:
+      config: the recipe.
+      overrides: settings put over it, `section.key=value` each.
+      owner: execution that works on the run; None: this process.
+
+    Raises:
+      ConfigError: a setting that cannot work.
+      RunDirectoryError: the directory is another run's, is in use, or cannot be written.
+    """
+    began = time.monotonic()
+    run = _with_stored_seed(load.resolve(load.override_config(config, overrides)), drawn=config.run.seed is None)
+    check(run.config)
+    directory = RunDirectory(run.uri)
+    info = directory.info()
+    _announce(run, overrides)
+    holding.hold(run.uri, owner=owner)
+    directory.claim(
+        run,
+        identity=run.fingerprint,
+        config_text=yaml_text.dump(run.config.model_dump(mode="json")),
+        may_differ=[".".join(path) for path in load.FREE_SETTINGS],
+    )
+    directory.write_stage(
+        StageRecord(
+            stage="resolve",
+            reused=info is not None,
+            reason=f"run {run.fingerprint} lives in {run.uri} already" if info else "a new run",
+            seconds=time.monotonic() - began,
+            fingerprint=run.fingerprint,
+            uri=directory.config_uri,
+        )
+    )
+    return run
+
+
+def _with_stored_seed(run: ResolvedRun, *, drawn: bool) -> ResolvedRun:
+    """Takes up the seed that an earlier start of the same run has drawn."""
+    info = RunDirectory(run.uri).info() if drawn else None
+    if info is None:
+        return run
+    settings = run.config.run.model_copy(update={"seed": info.seed})
+    return load.resolve(run.config.model_copy(update={"run": settings}))
+
+
+def _announce(run: ResolvedRun, overrides: Sequence[str]) -> None:
+    train = run.config.train
+    progress.say(f"run {run.config.run.name!r} in {run.uri} (config {run.fingerprint}, seed {run.seed})")
+    progress.say(
+        f"  {train.total_steps} steps of {train.batch_size} rows in {len(schedule.of(train).segments())} segments"
+    )
+    for override in overrides:
+        progress.say(f"  {override} (from overrides, put over the recipe)")
+
+
+def check(config: PretrainConfig) -> None:
+    """Refuses now what could not work later: names, schedules and rates that only the training code knows.
+
+    Raises:
+      ConfigError: the first setting that cannot work.
+    """
+    schedule.of(config.train)
+    from t5core import build
+
+    build.check(config)
+    known = _metric_names(config)
+    for action in config.train.actions:
+        if action.metric not in known[action.task]:
+            named = errors.unknown_name(f"metric of task {action.task!r}", action.metric, known[action.task])
+            raise errors.ConfigError(f"train.actions: {named}")
+
+
+def _metric_names(config: PretrainConfig) -> dict[str, list[str]]:
+    from t5core.metrics.summarise import EVALUATION_METRICS
+
+    return {task.name: [*EVALUATION_METRICS, *task.metrics] for task in config.data.tasks}
+
+
+def task_requests(run: ResolvedRun, vocabulary: VocabularyRef) -> list[TaskRequest]:
+    """Returns the order to materialise each task of the run."""
+    return [TaskRequest(run=run, vocabulary=vocabulary, task=task.name) for task in run.config.data.tasks]

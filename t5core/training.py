@@ -1,0 +1,135 @@
+"""Training of a run as its directory holds it: restore, train to a step, commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from t5core import build, errors, preemption, progress, schedule
+from t5core.checkpoints import index
+from t5core.checkpoints.record import Provenance, SchedulePosition
+from t5core.checkpoints.retention import RetentionPolicy
+from t5core.checkpoints.store import CheckpointStore
+from t5core.config.edges import CheckpointRef, RunInputs
+from t5core.data.reader import BatchReader
+from t5core.loop import Batches, Loop, StepMetrics
+from t5core.metrics import summarise
+from t5core.metrics.writer import MetricWriter
+from t5core.rundir import RunDirectory
+from t5core.state import TrainState
+from t5core.trainer import Trainer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """Where training took the run up, and the checkpoint to which it brought it."""
+
+    resumed_from: CheckpointRef
+    checkpoint: CheckpointRef
+
+
+def initialise(inputs: RunInputs) -> CheckpointRef:
+    """Commits the state before the first step and returns its checkpoint."""
+    directory = RunDirectory(inputs.run.uri)
+    with _open_store(inputs, directory) as store:
+        state = build.trainer_of(inputs).initial_state()
+        store.save(0, state.as_tree(), _provenance(inputs, {}), wait=True)
+    return index.reference(directory.checkpoints_uri, 0)
+
+
+def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any]) -> Trained:
+    """Trains from the last committed step to step `end` and commits it.
+
+    `action_state` is what the actions remember at this point of the run; it goes into the checkpoints.
+    """
+    directory = RunDirectory(inputs.run.uri)
+    trainer = build.trainer_of(inputs)
+    provenance = _provenance(inputs, action_state)
+    with _open_store(inputs, directory) as store:
+        restored = store.restore(trainer.abstract_state.as_tree())
+        _check_inputs(inputs, restored.record.provenance)
+        start = restored.record.step
+        resumed_from = index.reference(directory.checkpoints_uri, start)
+        train_metrics = MetricWriter(directory.metrics_uri("train"), resume_step=start)
+        label = f"train {start} -> {end}"
+        with (
+            train_metrics as writer,
+            progress.stage(label, total=inputs.run.config.train.total_steps, unit="steps", start=start) as bar,
+            preemption.listening() as stop,
+        ):
+
+            def commit(state: TrainState, step: int) -> None:
+                writer.flush()
+                store.save(step, state.as_tree(), provenance)
+
+            def report(chunk: StepMetrics) -> bool:
+                figures = _figures(chunk)
+                writer.write(chunk.last, figures)
+                bar.advance(chunk.last - chunk.first, loss=figures["loss_per_nonpadding_target_token"])
+                return False
+
+            loop = Loop(
+                trainer=trainer,
+                batches=_batches(inputs, trainer),
+                schedule=schedule.of(inputs.run.config.train),
+                commit=commit,
+                report=report,
+                stop=stop,
+                stats_period=inputs.run.config.train.stats_period,
+            )
+            loop.run(TrainState.from_tree(restored.state), start, end)
+        store.wait()
+    return Trained(resumed_from=resumed_from, checkpoint=index.reference(directory.checkpoints_uri, end))
+
+
+def _figures(chunk: StepMetrics) -> dict[str, float]:
+    rates = [float(step["learning_rate"]) for step in chunk.sums]
+    return {
+        **summarise.summarise(chunk.sums),
+        **summarise.timing(chunk.sums, seconds=chunk.seconds, num_devices=jax.device_count()),
+        "learning_rate": sum(rates) / len(rates),
+        "learning_rate/current": rates[-1],
+    }
+
+
+def _batches(inputs: RunInputs, trainer: Trainer) -> Callable[[int, int], Batches]:
+    """Returns what opens the batches of some steps: the rows of them that this process feeds to its devices."""
+    batch_size = inputs.run.config.train.batch_size
+    reader = BatchReader(inputs.mixture.uri, batch_size=batch_size, converter=build.converter_of(inputs))
+    return functools.partial(reader.prefetch, rows=trainer.partitioner.process_rows(batch_size))
+
+
+def _open_store(inputs: RunInputs, directory: RunDirectory) -> CheckpointStore:
+    train = inputs.run.config.train
+    policy = RetentionPolicy(keep=train.keep_checkpoints, checkpoint_period=train.checkpoint_period)
+    return CheckpointStore(directory.checkpoints_uri, retention=policy)
+
+
+def _provenance(inputs: RunInputs, action_state: dict[str, Any]) -> Provenance:
+    train = inputs.run.config.train
+    return Provenance(
+        seed=inputs.run.seed,
+        config_fingerprint=inputs.run.fingerprint,
+        dataset_fingerprint=inputs.mixture.fingerprint,
+        vocabulary_fingerprint=inputs.vocabulary.fingerprint,
+        schedule=SchedulePosition(total_steps=train.total_steps, batch_size=train.batch_size),
+        action_state=action_state,
+    )
+
+
+def _check_inputs(inputs: RunInputs, trained_on: Provenance) -> None:
+    """Refuses to go on with other data or another vocabulary than the checkpoint was trained on."""
+    pairs = {
+        "dataset": (trained_on.dataset_fingerprint, inputs.mixture.fingerprint),
+        "vocabulary": (trained_on.vocabulary_fingerprint, inputs.vocabulary.fingerprint),
+    }
+    for what, (before, now) in pairs.items():
+        if before != now:
+            raise errors.RunDirectoryError(
+                f"{inputs.run.uri} was trained on {what} {before}, and the {what} is now {now}; "
+                f"restore the text it was made from, or choose another run.name"
+            )

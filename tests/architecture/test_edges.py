@@ -1,0 +1,71 @@
+"""Both ends of every edge of every workflow have the same Python type.
+
+flytekit checks this at run time only: a string joined to a structured input imports and serialises.
+"""
+
+import typing
+
+import pytest
+
+from tasks import training
+from workflows import blocks, pretrain
+
+WORKFLOWS = {"pretrain": pretrain.pretrain, **{f"block_{pool}": block for pool, block in blocks.BLOCKS.items()}}
+
+
+def edges(workflow):
+    """Yields (name, type given, type taken) for each binding of each node, and for the workflow's outputs."""
+    nodes = {node.id: node for node in workflow.nodes}
+    for node in workflow.nodes:
+        taken = node.flyte_entity.python_interface.inputs
+        for binding in node.bindings:
+            yield f"{node.flyte_entity.name}.{binding.var}", given(workflow, nodes, binding.binding), taken[binding.var]
+    for binding in workflow.output_bindings:
+        outputs = workflow.python_interface.outputs
+        yield f"{workflow.name}.{binding.var}", given(workflow, nodes, binding.binding), outputs[binding.var]
+
+
+def given(workflow, nodes, binding):
+    source = binding.promise
+    if not source.node_id or source.node_id not in nodes:
+        return workflow.python_interface.inputs[source.var]
+    return nodes[source.node_id].flyte_entity.python_interface.outputs[source.var]
+
+
+def plain(type_):
+    """Returns the type with `typing.List[x]`, flytekit's own spelling in mapped tasks, read as `list[x]`."""
+    return list[typing.get_args(type_)[0]] if typing.get_origin(type_) is list else type_
+
+
+@pytest.mark.parametrize("name", sorted(WORKFLOWS))
+def test_both_ends_of_every_edge_agree(name):
+    joined = list(edges(WORKFLOWS[name]))
+    assert len(joined) >= 4
+    for edge, gives, takes in joined:
+        assert plain(gives) == plain(takes), f"{edge} is given {gives} and takes {takes}"
+
+
+def test_every_block_and_its_passthrough_are_interchangeable():
+    """The branches of a conditional must return the same thing."""
+    passed = typing.get_type_hints(training.passthrough.task_function)["return"]
+    for block in blocks.BLOCKS.values():
+        assert typing.get_type_hints(block._workflow_function)["return"] is passed
+        assert block.python_interface.outputs == training.passthrough.python_interface.outputs
+
+
+def test_the_probe_sees_a_wrong_edge():
+    from flytekit import task, workflow
+
+    @task
+    def gives_text() -> str:
+        return "a"
+
+    @task
+    def takes_cursor(cursor: training.Cursor) -> int:
+        return 1
+
+    @workflow
+    def wrong() -> int:
+        return takes_cursor(cursor=gives_text())
+
+    assert any(gives != takes for _, gives, takes in edges(wrong))

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import math
+import pathlib
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t5core.report import charts
+from t5core.report.gather import LOSS, gather
+from tests.t5core.report import fake_run
+
+
+def chart_of(*points: tuple[float, float], dots: bool = False, label: str = "training") -> charts.Chart:
+    line = charts.Line(label=label, points=points, color=0, dots=dots)
+    return charts.Chart(title="Loss", lines=(line,), boundaries=(60,), evaluations=(60, 120))
+
+
+def elements(chart: charts.Chart, name: str) -> list[ET.Element]:
+    return [part for part in ET.fromstring(chart.svg).iter("path") if part.get("class", "").startswith(name)]
+
+
+def coordinates(path: ET.Element) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+),([\d.]+)", path.get("d", ""))]
+
+
+def values_at(chart: charts.Chart, drawn: list[tuple[float, float]]) -> list[float]:
+    """Reads values off a chart with its own tick labels, as an eye does."""
+    labels = [part for part in ET.fromstring(chart.svg).iter("text") if part.get("class") == "left"]
+    marks = [(float(part.get("y", "")), float((part.text or "").replace(",", ""))) for part in labels]
+    (low_y, low), (high_y, high) = marks[0], marks[-1]
+    return [low + (y - low_y) * (high - low) / (high_y - low_y) for _, y in drawn]
+
+
+def test_the_charts_of_a_run_hold_its_metrics(run: pathlib.Path):
+    drawn = {chart.title: chart for chart in charts.charts_of(gather(str(run)))}
+    assert list(drawn) == [
+        "Loss per target token",
+        "Accuracy of the next token",
+        "Learning rate",
+        "Target tokens per second",
+        "docstring_first_sentence: exact_match",
+        "docstring_first_sentence: token_f1",
+    ]
+    loss = drawn["Loss per target token"]
+    assert [line.label for line in loss.lines] == ["training", *(f"{task}, validation" for task in fake_run.TASKS)]
+    assert loss.lines[0].points[-1] == (240, fake_run.training_loss(240))
+    spans = next(line for line in loss.lines if line.label.startswith(fake_run.SPANS))
+    assert spans.points[-1] == (240, fake_run.evaluation_metrics(240)[fake_run.SPANS][LOSS])
+    assert (loss.boundaries, loss.evaluations) == ((60, 120, 180, 240), (60, 120, 180, 240))
+    assert len({line.color for line in loss.lines}) == 3
+    scores = drawn["docstring_first_sentence: token_f1"].lines[0]
+    assert scores.color == next(line.color for line in loss.lines if line.label.startswith(fake_run.SENTENCES))
+
+
+def test_a_curve_can_be_read_off_with_the_tick_labels():
+    chart = chart_of((1, 7.6), (60, 4.1), (120, 2.9))
+    path = elements(chart, "line")[0]
+    assert values_at(chart, coordinates(path)) == pytest.approx([7.6, 4.1, 2.9], abs=0.02)
+
+
+def test_boundaries_and_evaluations_are_marked():
+    chart = chart_of((1, 3.0), (120, 2.0))
+    assert [part.findtext("title") for part in elements(chart, "boundary")] == ["a segment ends at step 60"]
+    assert [part.findtext("title") for part in elements(chart, "evaluated")] == [
+        "evaluated at step 60",
+        "evaluated at step 120",
+    ]
+
+
+def test_points_of_a_sparse_curve_show_their_value():
+    chart = chart_of((60, 0.25), (120, 0.5), dots=True)
+    titles = [part.findtext("title") for part in elements(chart, "dot")]
+    assert titles == ["training, step 60: 0.25", "training, step 120: 0.5"]
+
+
+def test_a_lost_value_breaks_the_curve_and_is_told():
+    chart = chart_of((1, 3.0), (2, 2.5), (3, math.nan), (4, 2.0), (5, 1.5))
+    assert elements(chart, "line")[0].get("d", "").count("M") == 2
+    assert [part.findtext("title") for part in elements(chart, "broken")] == ["training: NaN at step 3"]
+    assert chart.note == "training: NaN at step 3"
+
+
+def test_a_curve_without_a_finite_value_says_so():
+    assert "no finite value was recorded" in chart_of((1, math.nan), (2, math.inf)).svg
+
+
+@pytest.mark.parametrize("points", [((0, 0.0),), ((5, 3.0),), ((1, 0.01), (240, 0.01)), ((1, 1e-6), (2, 1e9))])
+def test_degenerate_curves_are_drawn_inside_the_frame(points: tuple[tuple[float, float], ...]):
+    for x, y in coordinates(elements(chart_of(*points), "line")[0]):
+        assert 0 <= x <= charts.WIDTH
+        assert 0 <= y <= charts.HEIGHT
+
+
+def test_names_are_escaped():
+    chart = chart_of((1, 2.0), (2, math.nan), dots=True, label='<script>"&')
+    ET.fromstring(chart.svg)
+    assert "<script>" not in chart.svg
+    assert elements(chart, "dot")[0].findtext("title") == '<script>"&, step 1: 2'
+
+
+def test_a_chart_reads_as_words_too():
+    label = ET.fromstring(chart_of((1, 7.5), (240, 2.25)).svg).get("aria-label")
+    assert label == "Loss by step: training 7.5 at step 1, 2.25 at step 240"
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+def test_ticks_are_round_inside_and_no_two_labels_are_alike(low: float, width: float):
+    if width < 1e-3 * abs(low):
+        return
+    values = charts.ticks(low, low + width, most=6)
+    slack = 1e-6 * width
+    assert 2 <= len(values) <= 7
+    assert all(low - slack <= value <= low + width + slack for value in values)
+    assert len(set(charts.tick_labels(values))) == len(values)
+
+
+def test_tick_labels_are_short():
+    assert charts.tick_labels([2.0, 2.5, 3.0]) == ["2.0", "2.5", "3.0"]
+    assert charts.tick_labels([0.0, 2000.0, 4000.0]) == ["0", "2,000", "4,000"]
+    assert charts.tick_labels([0.0, 20000.0]) == ["0", "20k"]
+    assert charts.tick_labels([0.0, 2e-5, 4e-5]) == ["0", "2e-5", "4e-5"]
+
+
+def test_a_long_curve_is_thinned_to_means_and_says_so():
+    points = tuple((step, float(step % 2)) for step in range(6000))
+    thin = charts.thinned(points)
+    assert len(thin) == charts.MOST_POINTS
+    assert {value for _, value in thin} == {0.5}
+    assert chart_of(*points).note == "a point is the mean of 10 records"
+    assert charts.thinned(points[:600]) == points[:600]

@@ -1,0 +1,32 @@
+"""One of two processes with four devices each; prints what it read and what it trained.
+
+Run as `python -m tests.t5core.two_process_training PORT PROCESS`.
+"""
+
+import json
+import sys
+
+import jax
+import numpy as np
+
+from t5core import trees
+from t5core.partitioning import Partitioner
+from tests.t5core import partitioning_cases as cases
+
+
+def main(port, process):
+    jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=process)
+    result = {}
+    for partitions in (2, 8):
+        partitioner = Partitioner(partitions)
+        mine = partitioner.process_rows(cases.ROWS)
+        rows = {name: value[mine] for name, value in cases.batch().items()}
+        (values, _), _, _ = cases.trained(partitioner, rows=rows)
+        sums = jax.jit(lambda tree: jax.tree.map(lambda x: (x * x).sum(), tree), out_shardings=partitioner.replicated)
+        totals = {path: float(np.asarray(leaf)) for path, leaf in trees.flatten(sums(values)).items()}
+        result[str(partitions)] = {"rows": [mine.start, mine.stop], "totals": totals}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
