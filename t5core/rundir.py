@@ -258,7 +258,7 @@ def _read(uri: str, model: type[_Record]) -> _Record | None:
     """Returns the record at `uri`, or None when there is none."""
     try:
         return model.model_validate(storage.read_json(uri))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except pydantic.ValidationError as error:
         raise errors.IntegrityError(f"{uri} is not a {model.__name__}; delete it and run again") from error

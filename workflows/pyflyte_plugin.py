@@ -16,7 +16,6 @@ import sys
 from typing import Any
 
 import click
-from flytekit.clis.sdk_in_container import run, utils
 from flytekit.configuration.plugin import FlytekitPlugin
 from flytekit.remote import FlyteRemote
 
@@ -41,9 +40,12 @@ class Plugin(FlytekitPlugin):
     @staticmethod
     def configure_pyflyte_cli(main: click.Group) -> click.Group:  # type: ignore[override]
         """Puts our argument handling and error lines into pyflyte's commands."""
+        # flytekit loads this module while it is half imported itself.
+        from flytekit.clis.sdk_in_container import run, utils
+
         _default_entity(run.WorkflowCommand)
         _config_files(run.YamlFileReadingCommand)
-        _one_line_errors()
+        _one_line_errors(utils)
         return main
 
 
@@ -92,7 +94,7 @@ def _as_json(value: str) -> str:
     return json.dumps(load.load(value).model_dump(mode="json"))
 
 
-def _one_line_errors() -> None:
+def _one_line_errors(utils: Any) -> None:
     original = utils.pretty_print_exception
 
     def pretty_print_exception(error: Exception, verbosity: int = 1) -> None:

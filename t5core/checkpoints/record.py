@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
 from collections.abc import Mapping
@@ -73,6 +74,7 @@ class CheckpointRecord(StrictModel):
         return differences[0] + more
 
 
+@functools.cache
 def package_versions() -> dict[str, str]:
     """Returns the versions of Python and of the installed packages that decide the bits of a run."""
     versions = {"python": platform.python_version()}

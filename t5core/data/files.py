@@ -62,12 +62,29 @@ def _glob(pattern: str, *, task: str) -> list[str]:
 
 
 def digest(file: str) -> str:
-    """Returns the SHA-256 of the file's content, with its suffix, which decides how it is read."""
+    """Returns what names the file's content, and its suffix, which decides how it is read.
+
+    It comes from the content itself, or from the checksum that gs:// keeps with an object.
+    """
     content = hashlib.sha256(_suffix(file).encode())
+    listed = _listed_checksum(file)
+    if listed is not None:
+        content.update(listed.encode())
+        return content.hexdigest()
     with _opened(file) as handle:
         while block := handle.read(_BLOCK):
             content.update(block)
     return content.hexdigest()
+
+
+def _listed_checksum(file: str) -> str | None:
+    if not storage.is_remote(file):
+        return None
+    from fsspec.core import url_to_fs
+
+    filesystem, path = url_to_fs(file)
+    found = filesystem.info(path)
+    return found.get("md5Hash") or found.get("crc32c")
 
 
 def rows(file: str, *, columns: Sequence[str]) -> Iterator[Row]:

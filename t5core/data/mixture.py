@@ -6,6 +6,7 @@ depends on who computes it. The number of steps plays no part: a longer run read
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -41,9 +42,9 @@ def assemble_mixture(run: ResolvedRun, *, vocabulary: VocabularyRef, tasks: Sequ
     root, parts = run.config.run.root, mixture_parts(run, vocabulary=vocabulary, tasks=tasks)
     uri, reference, reason = manifest.reuse_or_reason(root, mixture_name(run), parts)
     if reference is None:
-        sources = _open_sources(run, tasks)
-        reads = planned_reads({source.name: source.rate for source in sources}, {s.name: s.rows for s in sources})
-        written = _write(uri, run=run, vocabulary=vocabulary, sources=sources, reads=reads, parts=parts)
+        with contextlib.ExitStack() as open_copies:
+            sources = _open_sources(run, tasks, open_copies)
+            written = _write(uri, run=run, vocabulary=vocabulary, sources=sources, parts=parts)
         reference = manifest.reference(uri, written, reused=False, reason=reason)
     if reference.rows < run.config.train.batch_size:
         raise errors.DataError(
@@ -76,7 +77,7 @@ def mixture_parts(run: ResolvedRun, *, vocabulary: VocabularyRef, tasks: Sequenc
     }
     return {
         "data": storage.fingerprint([_dataset_of(task, by_name).fingerprint for task in active_tasks(run)]),
-        "vocabulary": storage.fingerprint([vocabulary.fingerprint, vocabulary.size]),
+        "vocabulary": vocabulary.fingerprint,
         "settings": storage.fingerprint(settings),
         "code": code_fingerprint(*_DECIDING_MODULES),
     }
@@ -148,7 +149,7 @@ def _order_seed(run: ResolvedRun) -> int | None:
     return run.seed if run.config.data.shuffle else None
 
 
-def _open_sources(run: ResolvedRun, tasks: Sequence[DatasetRef]) -> list[_Source]:
+def _open_sources(run: ResolvedRun, tasks: Sequence[DatasetRef], open_copies: contextlib.ExitStack) -> list[_Source]:
     by_name = {task.name: task for task in tasks}
     sources = []
     for task in active_tasks(run):
@@ -157,7 +158,7 @@ def _open_sources(run: ResolvedRun, tasks: Sequence[DatasetRef]) -> list[_Source
             raise errors.DataError(
                 f"task {task.name!r} has no training examples ({dataset.uri}); mend its source or set its rate to 0"
             )
-        reader = store.RowReader(dataset.uri)
+        reader = store.RowReader(open_copies.enter_context(store.nearby(dataset.uri)))
         passes = reader.record.pass_rows or (reader.num_rows,)
         order = ordering.TaskOrder(pass_rows=passes, seed=_order_seed(run), name=task.name)
         sources.append(
@@ -172,10 +173,10 @@ def _write(
     run: ResolvedRun,
     vocabulary: VocabularyRef,
     sources: Sequence[_Source],
-    reads: Mapping[str, int],
     parts: Mapping[str, str],
 ) -> Manifest:
     """Writes the mixture and returns its committed manifest."""
+    reads = planned_reads({source.name: source.rate for source in sources}, {s.name: s.rows for s in sources})
     converter = converters.converter_for(run.config.model.architecture().family, run.config.data.feature_lengths)
     features = converter.stored_features(packed=run.config.data.pack, vocab_size=vocabulary.size)
     packer = packing.Packer(converter) if run.config.data.pack else None

@@ -97,13 +97,14 @@ class Packer:
         """Returns the arrays of finished rows: examples side by side, segment ids counting from 1."""
         examples = [example for row in rows for example in row]
         row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+        nothing = np.zeros(0, np.int32)
         segment_of = np.array([segment for row in rows for segment in range(1, len(row) + 1)], np.int32)
         result = {}
         for group, names in self._converter.members.items():
             shape = (len(rows), self._converter.groups[group])
             lengths = np.array([len(example[names[0]]) for example in examples], np.int64)
             at = (np.repeat(row_of, lengths), _columns(row_of, lengths))
-            flat = {name: np.concatenate([example[name] for example in examples]) for name in names} if rows else {}
+            flat = {name: np.concatenate([nothing, *(example[name] for example in examples)]) for name in names}
             for name, values in {**flat, segment_ids(group): np.repeat(segment_of, lengths)}.items():
                 result[name] = np.zeros(shape, np.int32)
                 result[name][at] = values

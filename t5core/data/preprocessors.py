@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from t5core.data import templates
 from t5core.data.noise import SpanCorruption
+from t5core.data.vocabulary import own_sentinels
 
 IDENTITY = "example_id"
 _CHUNK = "chunk"
@@ -124,7 +125,7 @@ def span_corruption(
     """
     vocabulary = output_features["targets"].vocabulary
     noise = SpanCorruption(
-        noise_density=noise_density, mean_span_length=mean_noise_span_length, sentinels=vocabulary.extra_ids
+        noise_density=noise_density, mean_span_length=mean_noise_span_length, sentinels=_sentinels(vocabulary)
     )
     length = noise.chunk_length(
         inputs_length=sequence_length["inputs"], targets_length=sequence_length["targets"], task=name
@@ -201,6 +202,14 @@ def _identity_of(example: Example) -> Tensor:
     content = tf.bitcast(tf.fingerprint(example["targets"][tf.newaxis])[0], tf.int64)
     document = tf.cast(example.get(IDENTITY, tf.constant(0, tf.int64)), tf.int64)
     return tf.stack([content, document * _MAX_CHUNKS + tf.cast(example[_CHUNK], tf.int64)])
+
+
+def _sentinels(vocabulary: seqio.Vocabulary) -> int:
+    """Returns how many sentinels there are, also where the model file brings them."""
+    if vocabulary.extra_ids or not isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        return vocabulary.extra_ids
+    model = vocabulary.tokenizer
+    return own_sentinels(model.IdToPiece(number) for number in reversed(range(model.GetPieceSize())))
 
 
 def _span_mask(size: Tensor, *, counts: Tensor, seed: Tensor) -> Tensor:

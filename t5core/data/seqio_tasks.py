@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ def task_from_config(config: TaskConfig, *, source: TaskSource, vocabulary: seqi
     sides = ("targets",) if config.objective == "lm" else ("inputs", "targets")
     scan = source.scan
     return seqio.Task(
-        config.name.replace("-", "_"),
+        config.name.replace("-", "_"),  # which SeqIO does not allow in a name
         source=seqio.FunctionDataSource(
             functools.partial(_documents, source),
             splits=[split for split, count in scan.documents.items() if count],
@@ -150,7 +151,8 @@ def check_vocabulary(task: seqio.Task, reference: VocabularyRef) -> None:
         raise errors.ConfigError(
             f"SeqIO task {task.name!r} writes {side} with a {found.kind} vocabulary of {found.vocab_size} ids, "
             f"{found.extra_ids} of them extra ({found.fingerprint}), but the run has {expected.vocab_size} and "
-            f"{expected.extra_ids} ({expected.fingerprint}); set {remedy} and data.vocabulary.extra_ids={found.extra_ids}"
+            f"{expected.extra_ids} ({expected.fingerprint}); set {remedy} and "
+            f"data.vocabulary.extra_ids={found.extra_ids}"
         )
 
 
@@ -180,11 +182,15 @@ def describe_task(name: str, module: str) -> dict[str, str]:
         "data": storage.fingerprint(_data_of(task.source)),
         "code": storage.fingerprint(
             [
-                fingerprints.code_fingerprint(*sorted(name for name in modules if name in sys.modules)),
+                fingerprints.code_fingerprint(*sorted(filter(_has_source, modules))),
                 [_spelt(step) for step in steps],
             ]
         ),
     }
+
+
+def _has_source(module: str) -> bool:
+    return (getattr(sys.modules.get(module), "__file__", None) or "").endswith(".py") and module != "__main__"
 
 
 def _functions(source: seqio.DataSource) -> list[Callable[..., Any]]:
@@ -200,7 +206,7 @@ def _data_of(source: seqio.DataSource) -> Any:
         except NotImplementedError:
             shards = []
         contents[split] = [_content(shard) for shard in shards]
-    return [type(source).__name__, contents, sorted(source.splits)]
+    return [_spelt(source), contents]
 
 
 def _content(shard: str) -> str:
@@ -220,7 +226,7 @@ def _modules_of(step: Any) -> Iterator[str]:
 
 
 def _spelt(step: Any) -> str:
-    """Returns a step with its arguments as text, without addresses."""
+    """Returns a step with its arguments as text, without the addresses of objects."""
     if isinstance(step, functools.partial):
         arguments = [
             *map(_spelt, step.args),
@@ -229,4 +235,4 @@ def _spelt(step: Any) -> str:
         return f"{_spelt(step.func)}({', '.join(arguments)})"
     if callable(step):
         return getattr(step, "__qualname__", type(step).__qualname__)
-    return repr(step)
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(step))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from t5core import errors, storage
-from t5core.config.base import StrictModel
 from t5core.config.schema import TaskConfig
 from t5core.data import corpus, files, templates
 from t5core.data.documents import Document, HoldOut, hold_out_all, hold_out_share, key_hash
@@ -17,12 +17,21 @@ from t5core.data.documents import Document, HoldOut, hold_out_all, hold_out_shar
 TRAIN, VALIDATION = "train", "validation"
 
 
-class Scan(StrictModel):
-    """What one look at every document found: how many there are in each split, and what is left out and why."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scan:
+    """What one look at every document found.
 
-    documents: dict[str, int]
-    dropped: dict[str, dict[str, int]]
+    Attributes:
+      documents: how many there are, by split.
+      dropped: how many are left out, by split and reason.
+      characters: in the documents that are not left out.
+      hold_out: which documents are for validation.
+    """
+
+    documents: Mapping[str, int]
+    dropped: Mapping[str, Mapping[str, int]]
     characters: int
+    hold_out: HoldOut
 
 
 class TaskSource:
@@ -30,11 +39,16 @@ class TaskSource:
 
     Attributes:
       columns: the columns that the task reads, in the order in which it names them.
+
+    Args:
+      task: the task; it names files or a builtin corpus.
+      scan: what an earlier look at the same source found; None looks when it has to.
     """
 
-    def __init__(self, task: TaskConfig) -> None:
+    def __init__(self, task: TaskConfig, *, scan: Scan | None = None) -> None:
         assert not task.is_seqio, "a SeqIO task has a source of its own"
         self._task = task
+        self._scan = scan
         inputs, targets = columns_of(task)
         self.columns = tuple(dict.fromkeys((*inputs, *targets)))
         self._sides = tuple(side for side in (inputs, targets) if side)
@@ -68,19 +82,19 @@ class TaskSource:
             }
         )
 
-    @functools.cached_property
-    def _hold_out(self) -> HoldOut:
-        if self._task.validation_files:
-            return hold_out_all(self._written(self._named_for(VALIDATION)))
-        return hold_out_share(self._written(self._named_for(TRAIN)), fraction=self._task.validation_fraction)
-
-    @functools.cached_property
+    @property
     def scan(self) -> Scan:
         """What is in the source; the first call reads all of it.
 
         Raises:
           DataError: there is no text at all, a row cannot be read, or nothing is left to train on.
         """
+        if self._scan is None:
+            self._scan = self._look()
+        return self._scan
+
+    def _look(self) -> Scan:
+        hold_out = self._find_hold_out()
         documents, characters = collections.Counter(), 0
         dropped = {TRAIN: collections.Counter(), VALIDATION: collections.Counter()}
         for named in (TRAIN, VALIDATION):
@@ -88,7 +102,7 @@ class TaskSource:
                 if self._is_blank(document):
                     dropped[named]["blank"] += 1
                     continue
-                split = VALIDATION if self._hold_out.holds(document.key) else TRAIN
+                split = VALIDATION if hold_out.holds(document.key) else TRAIN
                 if split != named and self._task.validation_files:
                     dropped[named]["also in validation_files"] += 1
                     continue
@@ -99,7 +113,13 @@ class TaskSource:
             documents={TRAIN: documents[TRAIN], VALIDATION: documents[VALIDATION]},
             dropped={split: dict(counts) for split, counts in dropped.items()},
             characters=characters,
+            hold_out=hold_out,
         )
+
+    def _find_hold_out(self) -> HoldOut:
+        if self._task.validation_files:
+            return hold_out_all(self._written(self._named_for(VALIDATION)))
+        return hold_out_share(self._written(self._named_for(TRAIN)), fraction=self._task.validation_fraction)
 
     def _check(self, documents: collections.Counter) -> None:
         name, where = self._task.name, ", ".join(self._task.files) or self._task.builtin
@@ -117,16 +137,18 @@ class TaskSource:
         Those to train on come in the order of the source. Held-out ones come in the order of their hashes, which is a
         random sample of the source however many are taken, and max_validation_examples of them at most.
         """
+        hold_out = self.scan.hold_out
         if split == TRAIN:
             written = self._written(self._named_for(TRAIN))
-            return (document for document in written if not self._hold_out.holds(document.key))
+            return (document for document in written if not hold_out.holds(document.key))
         limit = self._task.max_validation_examples
         if self._task.validation_files:
             return itertools.islice(self._written(self._named_for(VALIDATION)), limit)
         return iter(self._sample(limit))
 
     def _sample(self, limit: int | None) -> list[Document]:
-        held = (document for document in self._written(self._named_for(TRAIN)) if self._hold_out.holds(document.key))
+        hold_out = self.scan.hold_out
+        held = (document for document in self._written(self._named_for(TRAIN)) if hold_out.holds(document.key))
         numbered = ((key_hash(document.key), number, document) for number, document in enumerate(held))
         chosen = sorted(numbered) if limit is None else heapq.nsmallest(limit, numbered)
         return [document for _, _, document in chosen]

@@ -8,8 +8,10 @@ chunk that is decoded. A chunk that is missing is an error, not a row of zeros.
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from t5core.data.scratch import Scratch, refusals_as_errors
 
 SHARD_BYTES = 8 << 20
 CHUNK_ROWS = 16
-READ_CACHE_BYTES = 32 << 20
+READ_CACHE_BYTES = 8 << 20
 
 
 class RowWriter:
@@ -43,14 +45,12 @@ class RowWriter:
         self._folder = f"{folder}/{split}"
         self._rows_per_shard = rows_per_shard or _rows_of_a_shard(self._features, chunk_rows)
         assert self._rows_per_shard % chunk_rows == 0, "a shard holds whole chunks"
+        self._grid = {"chunk_rows": chunk_rows, "rows_per_shard": self._rows_per_shard}
         self._buffers = {
             name: np.zeros((self._rows_per_shard, spec.length), spec.dtype) for name, spec in self._features.items()
         }
         self._arrays = {
-            name: zarr.create(
-                f"{self._folder}/{name}", spec, chunk_rows=chunk_rows, rows_per_shard=self._rows_per_shard
-            )
-            for name, spec in self._features.items()
+            name: zarr.start(f"{self._folder}/{name}", spec, **self._grid) for name, spec in self._features.items()
         }
         self._written = self._buffered = 0
         self._tokens = dict.fromkeys(self._features, 0)
@@ -105,9 +105,8 @@ class RowWriter:
     def close(self) -> SplitRecord:
         """Writes what is left and returns what the split holds."""
         self._flush()
-        with zarr.write_errors(self._folder):
-            for array in self._arrays.values():
-                array.resize(exclusive_max=[self._written, None], resize_metadata_only=True).result()
+        for name, spec in self._features.items():
+            zarr.finish(f"{self._folder}/{name}", spec, rows=self._written, **self._grid)
         self._buffers.clear()
         return SplitRecord(rows=self._written, features=self._features, tokens=self._tokens)
 
@@ -171,6 +170,35 @@ def read_manifest(uri: str) -> Manifest:
         raise errors.DataError(f"no dataset at {uri}: it has no {manifests.FILE_NAME}; materialise it first")
     checksums.check_sizes(uri, manifest.files)
     return manifest
+
+
+def read_text(uri: str, file: str) -> str:
+    """Returns the text of a file that was committed with the dataset at `uri`, by its path below it.
+
+    Raises:
+      DataError: there is no committed dataset at `uri`.
+      IntegrityError: the file is missing, is not what was committed, or is none of the dataset's.
+    """
+    checksums.Checker(uri, read_manifest(uri).files).check(file)
+    return storage.path(f"{uri}/{file}").read_text(encoding="utf-8")
+
+
+@contextlib.contextmanager
+def nearby(uri: str) -> Iterator[str]:
+    """Gives a folder of this machine that holds the dataset: `uri` itself, or a copy that is removed afterwards.
+
+    For reading all rows in another order: on an object store each row would cost a request.
+    """
+    if not storage.is_remote(uri):
+        yield uri
+        return
+    import fsspec
+
+    filesystem, prefix = fsspec.core.url_to_fs(uri)
+    with tempfile.TemporaryDirectory(prefix="dataset-") as folder:
+        with refusals_as_errors(folder):
+            filesystem.get(f"{prefix}/", f"{folder}/", recursive=True)
+        yield folder
 
 
 class RowReader:

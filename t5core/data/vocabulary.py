@@ -33,7 +33,7 @@ class Vocabulary(Protocol):
 
     @property
     def extra_ids(self) -> int:
-        """Number of sentinels."""
+        """Number of ids put behind the pieces of the model file."""
         ...
 
     @property
@@ -68,6 +68,11 @@ class Vocabulary(Protocol):
         """Returns the text of `ids` up to the first EOS, padding left out; ids beyond the vocabulary are unknown."""
         ...
 
+    @property
+    def sentinels(self) -> int:
+        """Number of sentinels: `extra_ids`, or those that the model file brings."""
+        ...
+
     def sentinel(self, index: int) -> int:
         """Returns the id of the sentinel `index`; the first, 0, is the highest id."""
         ...
@@ -79,13 +84,19 @@ class _Identified:
     kind: str
     vocab_size: int
     extra_ids: int
+    sentinels: int
     fingerprint: str
     pad_id = PAD_ID
     eos_id = EOS_ID
 
+    @property
+    def pieces(self) -> int:
+        """Number of ids without `extra_ids`."""
+        return self.vocab_size - self.extra_ids
+
     def sentinel(self, index: int) -> int:
-        if not 0 <= index < self.extra_ids:
-            raise IndexError(f"sentinel {index} of {self.extra_ids}")
+        if not 0 <= index < self.sentinels:
+            raise IndexError(f"sentinel {index} of {self.sentinels}")
         return self.vocab_size - 1 - index
 
     def __eq__(self, other: object) -> bool:
@@ -101,8 +112,10 @@ class _Identified:
 class SentencePieceVocabulary(_Identified):
     """A SentencePiece model with sentinels behind its pieces.
 
+    Some models bring their sentinels, as mT5's does; they go with `extra_ids` 0 and count as `sentinels` all the same.
+
     Raises:
-      DataError: `model` is not one, or its padding and end-of-sequence ids are not T5's.
+      DataError: `model` is not one, its padding and end-of-sequence ids are not T5's, or it has sentinels already.
 
     Source: `seqio.SentencePieceVocabulary`, whose ids it gives. Deliberate difference: equality by content.
     """
@@ -113,14 +126,9 @@ class SentencePieceVocabulary(_Identified):
         self.model = model
         self.extra_ids = extra_ids
         self.fingerprint = storage.fingerprint([self.kind, storage.digest(model), extra_ids])
-        self._processor = _processor(model, extra_ids=extra_ids, origin=origin)
+        self._processor, self.sentinels = _processor(model, extra_ids=extra_ids, origin=origin)
         self.vocab_size = self._processor.get_piece_size()
         self.unk_id: int | None = self._processor.unk_id()
-
-    @property
-    def pieces(self) -> int:
-        """Number of ids that are not sentinels."""
-        return self.vocab_size - self.extra_ids
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of `text`, without EOS."""
@@ -157,14 +165,9 @@ class ByteVocabulary(_Identified):
     unk_id: int | None = None
 
     def __init__(self, *, extra_ids: int) -> None:
-        self.extra_ids = extra_ids
+        self.extra_ids = self.sentinels = extra_ids
         self.vocab_size = _FIRST_BYTE_ID + _BYTES + extra_ids
         self.fingerprint = storage.fingerprint([self.kind, extra_ids])
-
-    @property
-    def pieces(self) -> int:
-        """Number of ids that are not sentinels."""
-        return self.vocab_size - self.extra_ids
 
     def encode(self, text: str) -> list[int]:
         """Returns the bytes of `text`, without EOS."""
@@ -191,8 +194,8 @@ def _content(ids: Iterable[int]) -> list[int]:
     return content
 
 
-def _processor(model: bytes, *, extra_ids: int, origin: str):  # noqa: ANN202 - sentencepiece stays out of start-up
-    """Returns a SentencePiece processor with the sentinels put behind the pieces, the last one first."""
+def _processor(model: bytes, *, extra_ids: int, origin: str) -> tuple[Any, int]:
+    """Returns a SentencePiece processor with sentinels behind the pieces, the first last, and how many there are."""
     import sentencepiece
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
@@ -202,6 +205,9 @@ def _processor(model: bytes, *, extra_ids: int, origin: str):  # noqa: ANN202 - 
         proto.ParseFromString(model)
     if not proto.pieces:
         raise errors.DataError(f"{origin} is not a SentencePiece model; name a .model file")
+    own = own_sentinels(piece.piece for piece in reversed(proto.pieces))
+    if own and extra_ids:
+        raise errors.DataError(f"{origin} brings {own} sentinels of its own; set data.vocabulary.extra_ids=0")
     for index in reversed(range(extra_ids)):
         proto.pieces.add(piece=f"▁<extra_id_{index}>", score=0.0, type=proto.SentencePiece.USER_DEFINED)
     processor = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
@@ -211,7 +217,17 @@ def _processor(model: bytes, *, extra_ids: int, origin: str):  # noqa: ANN202 - 
             f"{origin} has the ids pad={found[0]}, eos={found[1]}, unk={found[2]} (-1: none), but T5 needs 0, 1 and 2; "
             "train it with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1"
         )
-    return processor
+    return processor, own or extra_ids
+
+
+def own_sentinels(pieces_from_the_last: Iterable[str]) -> int:
+    """Returns how many pieces at the end of a model are sentinels, the first of them being the last piece."""
+    count = 0
+    for piece in pieces_from_the_last:
+        if piece.lstrip("▁") != f"<extra_id_{count}>":
+            break
+        count += 1
+    return count
 
 
 def load_vocabulary(reference: VocabularyRef) -> SentencePieceVocabulary | ByteVocabulary:

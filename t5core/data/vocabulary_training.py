@@ -44,14 +44,14 @@ def build_vocabulary(run: ResolvedRun) -> BuiltVocabulary:
     config = run.config.data.vocabulary
     if config.kind == vocabulary.ByteVocabulary.kind:
         found = vocabulary.ByteVocabulary(extra_ids=config.extra_ids)
-        check_embedding_rows(run.config, pieces=found.pieces)
+        check_embedding_rows(run.config, pieces=found.pieces, sentinels=found.sentinels)
         reference = VocabularyRef(
             uri="", kind=found.kind, extra_ids=found.extra_ids, size=found.vocab_size, fingerprint=found.fingerprint
         )
         return BuiltVocabulary(reference, True, "bytes need no training")
     if config.path is not None:
         return _from_file(run, config.path)
-    check_embedding_rows(run.config, pieces=config.size)
+    check_embedding_rows(run.config, pieces=config.size, sentinels=config.extra_ids)
     return train_vocabulary(run.config.run.root, _own_tasks(run.config), config)
 
 
@@ -70,7 +70,7 @@ def _from_file(run: ResolvedRun, path: str) -> BuiltVocabulary:
     config = run.config.data.vocabulary
     model = vocabulary.read_model(path)
     loaded = vocabulary.SentencePieceVocabulary(model, extra_ids=config.extra_ids, origin=path)
-    check_embedding_rows(run.config, pieces=loaded.pieces)
+    check_embedding_rows(run.config, pieces=loaded.pieces, sentinels=loaded.sentinels)
     name = re.sub(r"[^\w.-]", "_", os.path.basename(path).removesuffix(".model")) or "vocabulary"
     folder = _folder(run.config.run.root, name, storage.digest(model)[:16])
     if _committed(folder) is not None:

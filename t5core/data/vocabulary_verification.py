@@ -32,6 +32,7 @@ class VocabularyReport(StrictModel):
 
     pieces: int
     extra_ids: int
+    sentinels: int
     rounded_size: int
     embedding_rows: int
     unknown_rates: dict[str, float]
@@ -43,7 +44,7 @@ def rounded_size(pieces: int, extra_ids: int) -> int:
     return -(-(pieces + extra_ids) // ROWS_MULTIPLE) * ROWS_MULTIPLE
 
 
-def check_embedding_rows(config: PretrainConfig, *, pieces: int) -> None:
+def check_embedding_rows(config: PretrainConfig, *, pieces: int, sentinels: int) -> None:
     """Checks the size of a vocabulary, before it is trained if need be.
 
     Raises:
@@ -57,7 +58,7 @@ def check_embedding_rows(config: PretrainConfig, *, pieces: int) -> None:
             f"does not fit the model's {rows} embedding rows; set model.vocab_size={needed} or change data.vocabulary"
         )
     needing = [task.name for task in config.data.tasks if task.objective == "span_corruption" and not task.is_seqio]
-    if needing and not extra_ids:
+    if needing and not sentinels:
         raise errors.ConfigError(
             f"task {needing[0]!r}: span corruption needs sentinels, but data.vocabulary.extra_ids=0; set it to 100"
         )
@@ -89,7 +90,7 @@ def verify_vocabulary(run: ResolvedRun, reference: VocabularyRef, datasets: Sequ
     Args:
       run: the run.
       reference: its vocabulary; what the file holds counts, not where it lies.
-      datasets: the datasets of its tasks.
+      datasets: the datasets of its tasks, and the mixture made from them if it is there.
 
     Raises:
       ConfigError: its size does not fit the embedding rows.
@@ -97,13 +98,15 @@ def verify_vocabulary(run: ResolvedRun, reference: VocabularyRef, datasets: Sequ
       IntegrityError: the file has changed.
     """
     vocabulary = load_vocabulary(reference)
-    check_embedding_rows(run.config, pieces=vocabulary.pieces)
-    _check_sentinels(vocabulary)
+    check_embedding_rows(run.config, pieces=vocabulary.pieces, sentinels=vocabulary.sentinels)
     rates, characters = {}, collections.Counter()
     for dataset in datasets:
         manifest = manifests.load(dataset.uri)
         if manifest is None:
             raise errors.DataError(f"no dataset at {dataset.uri}; materialise task {dataset.name!r} first")
+        if manifest.kind == "mixture":
+            _check_lineage(manifest, datasets)
+            continue
         made_with = manifest.parts.get("vocabulary")
         if made_with != vocabulary.fingerprint:
             raise errors.DataError(
@@ -117,6 +120,7 @@ def verify_vocabulary(run: ResolvedRun, reference: VocabularyRef, datasets: Sequ
     return VocabularyReport(
         pieces=vocabulary.pieces,
         extra_ids=vocabulary.extra_ids,
+        sentinels=vocabulary.sentinels,
         rounded_size=rounded_size(vocabulary.pieces, vocabulary.extra_ids),
         embedding_rows=run.config.model.architecture().vocab_size,
         unknown_rates=rates,
@@ -124,16 +128,14 @@ def verify_vocabulary(run: ResolvedRun, reference: VocabularyRef, datasets: Sequ
     )
 
 
-def _check_sentinels(vocabulary: SentencePieceVocabulary | ByteVocabulary) -> None:
-    """Checks that each sentinel reads as its number; bytes have sentinels without a text."""
-    if isinstance(vocabulary, ByteVocabulary):
-        return
-    for index in range(vocabulary.extra_ids):
-        text = vocabulary.decode([vocabulary.sentinel(index)]).strip()
-        if text != f"<extra_id_{index}>":
+def _check_lineage(mixture: manifests.Manifest, datasets: Sequence[DatasetRef]) -> None:
+    """Checks that a mixture was made from these datasets, which are checked themselves."""
+    known = {dataset.fingerprint for dataset in datasets}
+    for name, share in mixture.tasks.items():
+        if share.fingerprint not in known:
             raise errors.DataError(
-                f"sentinel {index} of the vocabulary reads {text!r}, not <extra_id_{index}>; the model file has "
-                "sentinels of its own: lower data.vocabulary.extra_ids by as many"
+                f"mixture {mixture.name!r} was made from dataset {share.fingerprint} of task {name!r}, which is not "
+                "the run's; assemble it again"
             )
 
 

@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from t5core import errors
 
+_MODULE = "t5core.data.worker"
 _SECONDS_TO_LEAVE = 5.0
 _SECONDS_BETWEEN_LOOKS = 1.0
 _QUIET = {
@@ -34,21 +35,21 @@ _QUIET = {
 # What TensorFlow says about itself at whatever log level.
 _CHATTER = re.compile(r"[IWE]\d{4} |WARNING: All log messages|To enable the following instructions")
 
-_lock = threading.RLock()
-_child: _Child | None = None
-# In the child: where its parent listens.
-_parent: Connection | None = None
 
+class Worker:
+    """One child process, the line to it, and what it writes to its standard output and error.
 
-class _Child:
-    """The process, the line to it, and what it writes to its standard output and error."""
+    Args:
+      preload: the module that the child imports before it answers its first call.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, preload: str = "seqio") -> None:
         self._owner = os.getpid()
+        self._lock = threading.RLock()
         self._line, theirs = Pipe()
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno()), str(self._owner)],
+            [sys.executable, "-m", _MODULE, str(theirs.fileno()), str(self._owner), preload],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -62,20 +63,34 @@ class _Child:
         """Whether it lives and is ours: after a fork it is the other process's."""
         return self._owner == os.getpid() and self._process.poll() is None
 
-    def call(self, target: str, args: tuple[Any, ...], on_progress: Callable[[int], None] | None) -> Any:
+    def call(self, target: str, *args: Any, on_progress: Callable[[int], None] | None = None) -> Any:
+        """Returns what the function `target` ("module:function") gives for `args` in the child.
+
+        Args:
+          target: the function; its arguments and its result are pickled.
+          *args: its arguments.
+          on_progress: gets the amounts that the function gives to `report`.
+
+        Raises:
+          RecoverableError: the child died, for instance for want of memory.
+          Exception: whatever the function raised, with the child's traceback as a note.
+        """
         try:
-            self._line.send((target, args))
-            while True:
-                kind, content = self._line.recv()
-                if kind == "progress":
-                    if on_progress is not None:
-                        on_progress(content)
-                elif kind == "error":
-                    raise content
-                else:
-                    return content
+            with self._lock:
+                self._line.send((target, args))
+                return self._answer(on_progress)
         except (EOFError, BrokenPipeError, ConnectionResetError) as error:
             raise errors.RecoverableError(self._obituary(target)) from error
+
+    def _answer(self, on_progress: Callable[[int], None] | None) -> Any:
+        while True:
+            kind, content = self._line.recv()
+            if kind == "error":
+                raise content
+            if kind == "result":
+                return content
+            if on_progress is not None:
+                on_progress(content)
 
     def _obituary(self, target: str) -> str:
         code = self._process.wait()
@@ -87,6 +102,7 @@ class _Child:
         return f"the SeqIO worker died ({how}) in {target}: {last[0]}; {hint}"
 
     def close(self) -> None:
+        """Ends the child: at once if it waits for a call, else after a moment."""
         if self._owner != os.getpid():
             return
         self._line.close()
@@ -98,42 +114,37 @@ class _Child:
         self._log.close()
 
 
-def start() -> None:
-    """Starts the child if there is none and returns at once, while it imports TensorFlow."""
-    global _child  # noqa: PLW0603 - one child for the process
+_lock = threading.RLock()
+_worker: Worker | None = None
+
+
+def start() -> Worker:
+    """Returns this process's worker, started if there is none; TensorFlow is imported while the caller goes on."""
+    global _worker  # noqa: PLW0603 - one for the process
     with _lock:
-        if _child is None or not _child.usable:
-            _child = _Child()
+        if _worker is None or not _worker.usable:
+            _worker = Worker()
+        return _worker
 
 
 def call(target: str, *args: Any, on_progress: Callable[[int], None] | None = None) -> Any:
-    """Returns what the function `target` ("module:function") gives for `args` in the child.
-
-    Args:
-      target: the function; it, `args` and the result are pickled.
-      *args: its arguments.
-      on_progress: gets the amounts that the function gives to `report`.
-
-    Raises:
-      RecoverableError: the child died, for instance for want of memory.
-      Exception: whatever the function raised, with the child's traceback as a note.
-    """
-    with _lock:
-        start()
-        assert _child is not None
-        return _child.call(target, args, on_progress)
+    """Returns what `Worker.call` gives on this process's worker."""
+    return start().call(target, *args, on_progress=on_progress)
 
 
 def stop() -> None:
-    """Ends the child, which gives its memory back; the next call starts another."""
-    global _child  # noqa: PLW0603 - one child for the process
+    """Ends this process's worker, which gives its memory back; the next call starts another."""
+    global _worker  # noqa: PLW0603 - one for the process
     with _lock:
-        if _child is not None:
-            _child.close()
-        _child = None
+        if _worker is not None:
+            _worker.close()
+        _worker = None
 
 
 atexit.register(stop)
+
+# In the child: the line to the parent.
+_parent: Connection | None = None
 
 
 def report(amount: int) -> None:
@@ -142,19 +153,19 @@ def report(amount: int) -> None:
         _parent.send(("progress", amount))
 
 
-def serve(line: Connection, *, parent: int) -> None:
+def serve(line: Connection, *, parent: int, preload: str) -> None:
     """Answers calls from `line` until it closes; this is the child's whole life."""
-    global _parent  # noqa: PLW0603 - one parent for the process
+    global _parent  # noqa: PLW0603 - one for the process
     _parent = line
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
-    importlib.import_module("seqio")
+    importlib.import_module(preload)
     while True:
         try:
             target, args = line.recv()
         except EOFError:
             return
-        _answer(line, target, args)
+        _serve_one(line, target, args)
 
 
 def _die_with(parent: int) -> None:
@@ -164,7 +175,7 @@ def _die_with(parent: int) -> None:
     os._exit(1)
 
 
-def _answer(line: Connection, target: str, args: tuple[Any, ...]) -> None:
+def _serve_one(line: Connection, target: str, args: tuple[Any, ...]) -> None:
     try:
         module, function = target.split(":")
         line.send(("result", getattr(importlib.import_module(module), function)(*args)))
@@ -174,11 +185,12 @@ def _answer(line: Connection, target: str, args: tuple[Any, ...]) -> None:
 
 def _portable(error: Exception, *, target: str) -> Exception:
     """Returns an exception that the parent can read without the modules of this process."""
+    trace = "".join(traceback.format_exception(error))
     if type(error).__module__ == "builtins" or isinstance(error, errors.UserError | errors.IntegrityError):
         portable = error
     else:
         portable = RuntimeError(f"{target}: {type(error).__name__}: {error}")
-    portable.add_note("in the SeqIO worker:\n" + "".join(traceback.format_exception(error)))
+    portable.add_note(f"in the SeqIO worker:\n{trace}")
     portable.__cause__ = portable.__context__ = None
     return portable
 
@@ -186,4 +198,5 @@ def _portable(error: Exception, *, target: str) -> Exception:
 if __name__ == "__main__":
     # Run as a script this file is not the module that others import; that one has to serve.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        importlib.import_module("t5core.data.worker").serve(Connection(int(sys.argv[1])), parent=int(sys.argv[2]))
+        _served = importlib.import_module(_MODULE)
+        _served.serve(Connection(int(sys.argv[1])), parent=int(sys.argv[2]), preload=sys.argv[3])

@@ -12,39 +12,53 @@ import tensorstore
 from t5core import errors, storage
 from t5core.data.manifest import FeatureSpec
 
-# The height of an array that is still being written: its metadata is then written twice and not once per shard.
-OPEN_ENDED_ROWS = 1 << 40
+_OPEN_ENDED_ROWS = 1 << 40  # the height of an array while it is being written
 _TRANSIENT = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "CANCELLED", "INTERNAL", "UNKNOWN")
 _FORBIDDEN = ("PERMISSION_DENIED", "UNAUTHENTICATED")
 
 
-def create(uri: str, spec: FeatureSpec, *, chunk_rows: int, rows_per_shard: int) -> Any:
-    """Returns a new tensorstore array at `uri` of OPEN_ENDED_ROWS rows.
+def start(uri: str, spec: FeatureSpec, *, chunk_rows: int, rows_per_shard: int) -> Any:
+    """Returns a tensorstore array to write rows to, without an end; there is no array at `uri` before `finish`.
 
     Chunks are raw: packed tokens hardly compress, and raw chunks of a few rows are what makes reading a row at random
-    cheap. Chunks of zeros are stored like any other, so that a chunk that is missing is damage.
+    cheap. Chunks of zeros are stored like any other, so that a chunk that is missing is damage. Nothing that lies at
+    `uri` is removed: another writer may just have finished the same array.
     """
+    array = {
+        "driver": "zarr3",
+        "kvstore": _kvstore(uri),
+        "metadata": _metadata(_OPEN_ENDED_ROWS, spec, chunk_rows=chunk_rows, rows_per_shard=rows_per_shard),
+        "store_data_equal_to_fill_value": True,
+    }
+    with write_errors(uri):
+        return tensorstore.open(array, open=True, assume_metadata=True, write=True).result()
+
+
+def finish(uri: str, spec: FeatureSpec, *, rows: int, chunk_rows: int, rows_per_shard: int) -> None:
+    """Writes the metadata of an array of `rows` rows whose chunks are there."""
+    metadata = _metadata(rows, spec, chunk_rows=chunk_rows, rows_per_shard=rows_per_shard)
+    storage.write_json(f"{uri}/zarr.json", metadata)
+
+
+def _metadata(rows: int, spec: FeatureSpec, *, chunk_rows: int, rows_per_shard: int) -> dict[str, Any]:
     little_endian = {"name": "bytes", "configuration": {"endian": "little"}}
     checked = [little_endian, {"name": "crc32c"}]
-    sharding = {"chunk_shape": [chunk_rows, spec.length], "codecs": checked, "index_codecs": checked}
-    metadata = {
-        "shape": [OPEN_ENDED_ROWS, spec.length],
+    sharding = {
+        "chunk_shape": [chunk_rows, spec.length],
+        "codecs": checked,
+        "index_codecs": checked,
+        "index_location": "end",
+    }
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [rows, spec.length],
         "data_type": spec.dtype,
         "fill_value": 0,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [rows_per_shard, spec.length]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
     }
-    with write_errors(uri):
-        return tensorstore.open(
-            {
-                "driver": "zarr3",
-                "kvstore": _kvstore(uri),
-                "metadata": metadata,
-                "store_data_equal_to_fill_value": True,
-            },
-            create=True,
-            delete_existing=True,
-        ).result()
 
 
 def open_for_reading(uri: str, *, context: tensorstore.Context) -> Any:

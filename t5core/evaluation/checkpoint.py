@@ -10,14 +10,11 @@ from t5core import build, errors, storage
 from t5core.checkpoints import index, pins
 from t5core.checkpoints.store import CheckpointStore
 from t5core.config.edges import CheckpointRef, DatasetRef, RunInputs
-from t5core.data import worker
 from t5core.data.vocabulary import load_vocabulary
-from t5core.evaluation import teacher_forced
+from t5core.evaluation import task_metrics, teacher_forced
 from t5core.metrics.writer import MetricWriter
 from t5core.rundir import RunDirectory
 from t5core.state import TrainState
-
-_METRICS = "t5core.evaluation.seqio_metrics:compute_metrics"
 
 
 def evaluate(inputs: RunInputs, checkpoint: CheckpointRef) -> dict[str, dict[str, float]]:
@@ -37,7 +34,7 @@ def evaluate(inputs: RunInputs, checkpoint: CheckpointRef) -> dict[str, dict[str
             batch_size=inputs.run.config.evaluate.batch_size,
         )
         _write(inputs, "training_eval", task.name, checkpoint.step, figures)
-        scores = _decoded(inputs, params, dataset, checkpoint.step) if task.metrics else {}
+        scores = _decoded(inputs, params, dataset, checkpoint.step) if task.metrics or task.is_seqio else {}
         if scores:
             _write(inputs, "inference_eval", task.name, checkpoint.step, scores)
         metrics[task.name] = figures | scores
@@ -74,15 +71,14 @@ def _decoded(inputs: RunInputs, params: dict[str, Any], dataset: DatasetRef, ste
         vocabulary=load_vocabulary(inputs.vocabulary),
         batch_size=inputs.run.config.evaluate.batch_size,
     )
-    scores = worker.call(_METRICS, inputs.run.config.data, dataset.name, dataset.uri, predicted.texts)
+    scores = task_metrics.score(inputs.run.config.data, dataset.name, dataset.uri, predicted.texts)
     _write_predictions(inputs, dataset, step, predicted.texts)
     return {**scores, "length_limit_fraction": predicted.length_limit_fraction}
 
 
 def _write_predictions(inputs: RunInputs, dataset: DatasetRef, step: int, texts: list[str]) -> None:
-    examples = storage.path(f"{dataset.uri}/{teacher_forced.SPLIT}.jsonl").read_text(encoding="utf-8").splitlines()
     lines = []
-    for example, prediction in zip(map(json.loads, examples), texts, strict=False):
+    for example, prediction in zip(task_metrics.examples(dataset.uri, count=len(texts)), texts, strict=True):
         shown = {
             "inputs": example.get("inputs_pretokenized", ""),
             "target": example.get("targets_pretokenized", ""),

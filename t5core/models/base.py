@@ -135,7 +135,15 @@ class BaseTransformerModel(abc.ABC):
           normalizer: what to divide by instead of the batch's own `loss_normalizer`: for a micro-batch that of the
             whole batch.
         """
-        logits = self._logits(params, batch, dropout_rng)
+        return self.loss_of_logits(self._logits(params, batch, dropout_rng), batch, normalizer)
+
+    def loss_of_logits(
+        self,
+        logits: Float[Array, "batch length vocab"],
+        batch: Batch,
+        normalizer: Float[Array, ""] | float | None = None,
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Returns what `loss_fn` does, from the logits of the batch."""
         targets = jnp.asarray(batch["decoder_target_tokens"], jnp.int32)
         losses = token_losses(
             logits, targets, label_smoothing=self._loss.label_smoothing, z_loss=self._loss.z_loss

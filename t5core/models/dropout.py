@@ -1,7 +1,7 @@
 """Dropout whose masks are shared by all positions of a row, as T5's are.
 
-The masks of a whole stack of layers come from one draw. Every draw is a program of its own to the compiler: one for
-each of the dozens of dropouts of a network doubles the time to compile a small one.
+All masks of a stack of layers come from one draw. Every draw is a program of its own to the compiler: one for each of
+the dozens of dropouts of a network doubles the time to compile a small one.
 """
 
 from __future__ import annotations
@@ -15,22 +15,18 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 # By site; True keeps.
-Masks = Mapping[str, Bool[Array, "..."]]
+Masks = Mapping[str, Bool[Array, "batch *site"]]
 
 
-def draw_masks(
-    key: Array, *, rate: float, leading: tuple[int, ...], sites: Mapping[str, tuple[int, ...]]
-) -> dict[str, Bool[Array, "..."]]:
-    """Returns a mask of shape [*leading, *site] for each site, in which each entry is False with probability `rate`."""
+def draw_masks(key: Array, *, rate: float, batch: int, sites: Mapping[str, tuple[int, ...]]) -> Masks:
+    """Returns a mask of shape [batch, *site] for each site, in which each entry is False with probability `rate`."""
     sizes = [math.prod(site) for site in sites.values()]
-    kept = jax.random.bernoulli(key, 1.0 - rate, (*leading, sum(sizes)))
+    kept = jax.random.bernoulli(key, 1.0 - rate, (batch, sum(sizes)))
     parts = jnp.split(kept, np.cumsum(sizes)[:-1], axis=-1)
-    return {name: part.reshape(*leading, *site) for (name, site), part in zip(sites.items(), parts, strict=True)}
+    return {name: part.reshape(batch, *site) for (name, site), part in zip(sites.items(), parts, strict=True)}
 
 
-def dropped(
-    x: Float[Array, "*dims"], masks: Masks | None, site: str, *, rate: float
-) -> Float[Array, "*dims"]:
+def dropped(x: Float[Array, "*dims"], masks: Masks | None, site: str, *, rate: float) -> Float[Array, "*dims"]:
     """Returns `x` with what the site's mask does not keep set to 0, and the rest scaled up; without masks `x` itself."""
     if masks is None:
         return x

@@ -256,22 +256,23 @@ class _Sampler:
         drawn, drawn_log_prob = self._draw(logits.astype(jnp.float32), state)
 
         next_index = state.cur_index[:, None] + 1
-        given = jnp.take_along_axis(state.sequences, next_index, axis=1, mode="clip")
+        given = jnp.take_along_axis(state.sequences, next_index, axis=1, mode="fill", fill_value=0)
         is_sampled = (given == 0) & ~state.ended
-        token = jnp.where(state.ended, 0, jnp.where(is_sampled, drawn, given))
+        token = jnp.where(is_sampled, drawn, given)
         positions = jnp.arange(state.sequences.shape[1])
         sequences = jnp.where(positions == next_index, token, state.sequences)
-        # Counted rather than compared with `token`, so that a callback too can end a row by writing EOS.
-        met_end = (_count(sequences, self.eos_id) > self.prompt_eos) | (
-            next_index >= jnp.reshape(self.last_index, (-1, 1))
-        )
+        # EOS is counted rather than compared with `token`, so that a callback too can end a row by writing it.
+        has_eos = _count(sequences, self.eos_id) > self.prompt_eos
+        ended = state.ended | has_eos | (next_index >= jnp.reshape(self.last_index, (-1, 1)))
+        # Tokens that `inputs` forces behind a gap are lost when the row ends in the gap.
+        sequences = jnp.where(ended & (positions > next_index), 0, sequences)
         return SamplingLoopState(
             step=state.step + 1,
             cur_index=jnp.minimum(next_index[:, 0], positions[-1]),
             sequences=sequences,
             cache=cache,
             cur_token=token,
-            ended=state.ended | met_end,
+            ended=ended,
             rng=state.rng,
             log_prob=state.log_prob + jnp.where(is_sampled, drawn_log_prob, 0.0)[:, 0],
         )

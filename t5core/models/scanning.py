@@ -55,14 +55,14 @@ def run_layers(
       layer_params: by layer.
       hidden: into the first layer.
       context: handed to each layer.
-      masks: of dropout, with the layers as first dim; None: no dropout.
+      masks: of dropout, with the layers as second dim; None: no dropout.
       scan: whether to loop instead of to unroll.
       remat_policy: see `rematerialised`.
     """
     apply_layer = rematerialised(apply_layer, remat_policy, scanned=scan)
     if not scan:
         for index, params in enumerate(layer_params):
-            layer_masks = jax.tree.map(lambda mask, i=index: mask[i], masks)
+            layer_masks = jax.tree.map(lambda mask, i=index: mask[:, i], masks)
             hidden = apply_layer(params, hidden, context, layer_masks)
         return hidden
 
@@ -71,4 +71,5 @@ def run_layers(
         return apply_layer(params, hidden, context, layer_masks), None
 
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layer_params)
-    return jax.lax.scan(scan_body, hidden, (stacked, masks))[0]
+    layers_first = jax.tree.map(lambda mask: jnp.moveaxis(mask, 1, 0), masks)
+    return jax.lax.scan(scan_body, hidden, (stacked, layers_first))[0]

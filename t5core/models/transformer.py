@@ -43,11 +43,10 @@ class Stack(nn.Module):
         batch, length, embed = hidden.shape
         ends = {"input": (1, embed), "output": (1, embed)}
         encoded_length = None if encoded is None else encoded.shape[1]
-        sites = dropout_sites(self.config, length=length, encoded_length=encoded_length)
-        return (
-            draw_masks(self.make_rng("dropout"), rate=rate, leading=(batch,), sites=ends),
-            draw_masks(self.make_rng("dropout"), rate=rate, leading=(num_layers, batch), sites=sites),
-        )
+        in_layer = dropout_sites(self.config, length=length, encoded_length=encoded_length)
+        sites = ends | {name: (num_layers, *site) for name, site in in_layer.items()}
+        drawn = draw_masks(self.make_rng("dropout"), rate=rate, batch=batch, sites=sites)
+        return {name: drawn[name] for name in ends}, {name: drawn[name] for name in in_layer}
 
     def run(
         self, layers: Sequence[nn.Module], detached: nn.Module, hidden: Hidden, context: Any, masks: Masks | None

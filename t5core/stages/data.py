@@ -78,7 +78,7 @@ def verify_vocabulary(
     from t5core.data import vocabulary_verification
 
     with _recorded(run, "verify") as record:
-        report = vocabulary_verification.verify_vocabulary(run, vocabulary, [*tasks, mixture])
+        report = vocabulary_verification.verify_vocabulary(run, vocabulary, tasks)
         worst = max(report.unknown_rates.values(), default=0.0)
         reason = (
             f"{report.pieces} pieces + {report.extra_ids} sentinels fit {report.embedding_rows} embedding rows; "

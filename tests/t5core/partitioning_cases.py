@@ -43,7 +43,7 @@ def loss_fn(tree, rows):
     return jnp.mean(jnp.tanh(hidden) ** 2)
 
 
-def trained(partitioner, *, steps=3, rows=None):
+def trained(partitioner, *, steps=2, rows=None):
     """Returns the state after some steps, its shardings, and how often the step was compiled."""
     optimizer = Adafactor(AdafactorConfig(min_dim_size_to_factor=8, beta1=0.9))
     values = params()
@@ -78,7 +78,7 @@ def test_partitions_are_honoured_on_cpu():
         assert dict(Partitioner(partitions).mesh.shape) == {"data": 8 // partitions, "model": partitions}
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 8])
+@pytest.mark.parametrize("partitions", [2, 8])
 def test_any_mesh_trains_what_one_device_trains(partitions):
     (expected, _), _, _ = trained(Partitioner(devices=jax.devices()[:1]))
     partitioner = Partitioner(partitions, logical_axis_rules=standard_logical_axis_rules(parameter_partitioning_dims=2))
@@ -134,8 +134,10 @@ def test_batches_are_split_over_the_data_shards():
 def test_logical_constraints_inside_the_step_have_effect():
     partitioner = Partitioner(2)
     hidden = partitioner.partition(
-        lambda x: nn.with_logical_constraint(2 * x, ("batch", "mlp")), in_shardings=None, out_shardings=None
-    )(jnp.ones((8, 8)))
+        lambda x: nn.with_logical_constraint(2 * x, ("batch", "mlp")),
+        in_shardings=partitioner.data_sharding,
+        out_shardings=None,
+    )(partitioner.shard_batch({"x": np.ones((8, 8))})["x"])
     assert hidden.sharding.spec == PartitionSpec("data", "model")
 
 

@@ -16,16 +16,21 @@ from tests.t5core import partitioning_cases as cases
 
 def main(port, process):
     jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=process)
-    result = {}
-    for partitions in (2, 8):
-        partitioner = Partitioner(partitions)
-        mine = partitioner.process_rows(cases.ROWS)
-        rows = {name: value[mine] for name, value in cases.batch().items()}
-        (values, _), _, _ = cases.trained(partitioner, rows=rows)
-        sums = jax.jit(lambda tree: jax.tree.map(lambda x: (x * x).sum(), tree), out_shardings=partitioner.replicated)
-        totals = {path: float(np.asarray(leaf)) for path, leaf in trees.flatten(sums(values)).items()}
-        result[str(partitions)] = {"rows": [mine.start, mine.stop], "totals": totals}
-    print(json.dumps(result))
+    partitioner = Partitioner(2)
+    mine = partitioner.process_rows(cases.ROWS)
+    (values, _), _, _ = cases.trained(partitioner, rows={name: rows[mine] for name, rows in cases.batch().items()})
+    sums = jax.jit(lambda tree: jax.tree.map(lambda x: (x * x).sum(), tree), out_shardings=partitioner.replicated)
+    totals = {path: float(np.asarray(leaf)) for path, leaf in trees.flatten(sums(values)).items()}
+    shared = Partitioner(8)
+    whole = shared.shard_batch(cases.batch())["tokens"].shape
+    everything = shared.process_rows(cases.ROWS)
+    result = {
+        "rows": [mine.start, mine.stop],
+        "totals": totals,
+        "rows_of_a_shared_copy": [everything.start, everything.stop],
+        "shape_of_a_shared_copy": whole,
+    }
+    sys.stdout.write(json.dumps(result) + "\n")
 
 
 if __name__ == "__main__":

@@ -383,7 +383,7 @@ def test_killed_at_any_moment_the_last_committed_step_is_whole(tmp_path):
     last = 0
     command = [sys.executable, "-c", SAVES_FOR_EVER, folder, PROVENANCE.model_dump_json()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as lives:
-        for _ in range(12):
+        for _ in range(8):
             lives.stdin.write("live\n")
             lives.stdin.flush()
             child = int(lives.stdout.readline())

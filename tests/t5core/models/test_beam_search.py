@@ -98,6 +98,13 @@ def test_rows_without_eos_return_what_is_unfinished_with_bare_log_probabilities(
     assert (np.diff(scores) >= 0).all()
 
 
+def test_unfinished_beams_that_hold_nothing_are_blank():
+    sequences, scores = search(toy.table(3, eos_bonus=toy.NEVER), length=1, num_decodes=3)
+    assert (sequences[:, 1:] > 0).all()
+    assert not sequences[:, 0].any()
+    assert (scores[:, 0] == decoding.NO_HYPOTHESIS).all()
+
+
 def test_one_beam_is_greedy_decoding_and_two_candidates_are_what_t5x_does():
     logits, contexts, length = toy.table(0, contexts=24), tuple(range(24)), 8
     sequences, _ = search(logits, contexts, length=length, num_decodes=1)
@@ -136,8 +143,10 @@ def test_eos_in_a_prompt_ends_nothing():
 
 def test_a_prompt_that_fills_the_inputs_leaves_one_token_to_decode():
     logits = toy.table(4)
-    sequences, _ = search(logits, (0,), length=3, prompts=[[A, B]], num_decodes=1)
-    assert sequences[0, 0].tolist() == [A, B, int(np.argmax(toy.log_probs(logits, 0, [0, A, B])))]
+    sequences, _ = search(logits, length=3, prompts=[[A, B]] * 4, num_decodes=1)
+    best = [int(np.argmax(toy.log_probs(logits, context, [0, A, B]))) for context in CONTEXTS]
+    assert set(best) > {B}  # forced twice, B would follow everywhere
+    assert sequences[:, 0].tolist() == [[A, B, token] for token in best]
 
 
 @pytest.mark.parametrize("settings", [{}, {"min_log_prob": -4.0}, {"num_decodes": 1}])
@@ -149,9 +158,10 @@ def test_a_row_does_not_depend_on_the_others(settings):
     others, other_scores = search(logits, (3, 2, 1, 0), length=length, prompts=prompts[::-1], **settings)
     np.testing.assert_array_equal(together, others[::-1])
     np.testing.assert_array_equal(scores, other_scores[::-1])
-    alone, alone_scores = search(logits, (3,), length=length, prompts=prompts[3:], **settings)
-    np.testing.assert_array_equal(together[3], alone[0])
-    np.testing.assert_allclose(scores[3], alone_scores[0], rtol=1e-6)  # XLA's code for one row rounds differently
+    for row, prompt in enumerate(prompts):
+        alone, alone_scores = search(logits, (row,), length=length, prompts=[prompt], **settings)
+        np.testing.assert_array_equal(together[row], alone[0])
+        np.testing.assert_allclose(scores[row], alone_scores[0], rtol=1e-6)  # XLA's code for one row rounds differently
 
 
 @functools.cache

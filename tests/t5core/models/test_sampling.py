@@ -71,6 +71,12 @@ def test_greedy_is_repeatable_whatever_the_key():
     np.testing.assert_array_equal(runs[0], runs[2])
 
 
+def test_greedy_takes_the_first_of_equals_at_a_traced_temperature_too():
+    flat = np.where(np.arange(toy.VOCAB_SIZE) < A, toy.NEVER, 0.0).astype(np.float32)
+    sequences, _ = sample(np.broadcast_to(flat, (4, 4, 4, 4)), temperature=jnp.zeros(4), topk=0)
+    assert (sequences == A).all()
+
+
 # What is drawn
 
 
@@ -209,6 +215,14 @@ def test_nothing_follows_eos():
     behind_eos = (np.cumsum(sequences == EOS, axis=-1) - (sequences == EOS)) > 0
     assert behind_eos.any()
     assert not sequences[behind_eos].any()
+
+
+def test_tokens_behind_a_gap_are_forced_unless_the_row_ends_before():
+    gapped = [[A, 0, B]] * 4
+    going_on, _ = sample(toy.table(2, eos_bonus=toy.NEVER), prompts=gapped, temperature=0.0)
+    assert (going_on[:, 0, 2] == B).all()
+    ending, _ = sample(toy.table(2, eos_bonus=-toy.NEVER), prompts=gapped, temperature=0.0)
+    assert ending[:, 0].tolist() == [[A, EOS] + [0] * (LENGTH - 2)] * 4
 
 
 @pytest.mark.parametrize(("stacked", "max_decode_steps"), [(False, None), (True, 3)])

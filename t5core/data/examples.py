@@ -1,0 +1,85 @@
+"""Tokenised examples on their way from SeqIO to disk: padded, trimmed, counted."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from t5core.data.store import RowWriter
+from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ragged:
+    """One feature of several examples: their tokens one after another, and how many each has.
+
+    Attributes:
+      values: all tokens.
+      sizes: tokens of each example.
+      texts: the text behind each example, '' where it does not matter; () if there is none.
+    """
+
+    values: Int[np.ndarray, " tokens"]
+    sizes: Int[np.ndarray, " examples"]
+    texts: tuple[str, ...] = ()
+
+    def padded(self, length: int) -> Int[np.ndarray, "examples length"]:
+        """Returns one row for each example, cut or filled with 0 to `length`."""
+        rows = np.zeros((len(self.sizes), length), np.int32)
+        starts = np.cumsum(self.sizes) - self.sizes
+        position = np.arange(len(self.values)) - np.repeat(starts, self.sizes)
+        row = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        kept = position < length
+        rows[row[kept], position[kept]] = self.values[kept]
+        return rows
+
+
+class ExampleWriter:
+    """Writes examples as rows and counts what became of them.
+
+    Args:
+      rows: where they go; to be closed by who made them.
+      lengths: tokens of a row, by feature.
+      vocabulary: spells every feature.
+    """
+
+    def __init__(
+        self,
+        rows: RowWriter,
+        *,
+        lengths: Mapping[str, int],
+        vocabulary: SentencePieceVocabulary | ByteVocabulary,
+    ) -> None:
+        self.rows = rows
+        self._lengths = dict(lengths)
+        self._vocabulary = vocabulary
+        self.truncated: collections.Counter[str] = collections.Counter()
+        self.dropped: collections.Counter[str] = collections.Counter()
+        self.unknown_tokens = 0
+
+    def append(self, batch: Mapping[str, Ragged]) -> Bool[np.ndarray, " examples"]:
+        """Writes a batch, but for examples without targets, and returns which were written."""
+        padded = {side: batch[side].padded(length) for side, length in self._lengths.items()}
+        kept = np.any(padded["targets"] != 0, axis=1)
+        self.dropped["no targets"] += int(np.count_nonzero(~kept))
+        for side, rows in padded.items():
+            self.truncated[side] += int(np.count_nonzero(self._was_cut(batch[side], rows) & kept))
+            if self._vocabulary.unk_id is not None:
+                self.unknown_tokens += int(np.count_nonzero(rows[kept] == self._vocabulary.unk_id))
+        self.rows.append({side: rows[kept] for side, rows in padded.items()})
+        return kept
+
+    def _was_cut(self, feature: Ragged, rows: Int[np.ndarray, "examples length"]) -> Bool[np.ndarray, " examples"]:
+        """Returns which examples lost tokens: here, or already in the task, where the text tells by its beginning."""
+        length = rows.shape[1]
+        cut = feature.sizes > length
+        suspects = [number for number, text in enumerate(feature.texts) if text and feature.sizes[number] == length]
+        encoded = self._vocabulary.encode_batch([feature.texts[number] for number in suspects])
+        for number, ids in zip(suspects, encoded, strict=True):
+            begins_alike = rows[number, : length - 1].tolist() == ids[: length - 1]
+            cut[number] = begins_alike and len(ids) > length - (rows[number, -1] == self._vocabulary.eos_id)
+        return cut

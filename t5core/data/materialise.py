@@ -1,0 +1,171 @@
+"""Stage one of the data: one task becomes a dataset of tokenised examples, made once and found again by content.
+
+TensorFlow-free: what needs SeqIO runs in the worker, which is not even started for a dataset that is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from t5core import errors, fingerprints, progress, storage
+from t5core.config.edges import DatasetRef, ResolvedRun, TaskRequest, VocabularyRef
+from t5core.config.schema import DataConfig, PretrainConfig, TaskConfig
+from t5core.data import manifest, store, worker
+from t5core.data.noise import SpanCorruption
+from t5core.data.sources import VALIDATION, Scan, TaskSource, columns_of
+from t5core.evaluation import metric_functions
+
+_DECIDING_MODULES = (
+    "t5core.data.corpus",
+    "t5core.data.documents",
+    "t5core.data.files",
+    "t5core.data.materialise",
+    "t5core.data.noise",
+    "t5core.data.preprocessors",
+    "t5core.data.seqio_materialise",
+    "t5core.data.seqio_tasks",
+    "t5core.data.sources",
+    "t5core.data.store",
+    "t5core.data.templates",
+    "t5core.data.vocabulary",
+    "t5core.data.zarr",
+)
+_DECIDING_LIBRARIES = ("seqio", "sentencepiece", "tensorflow", "tensorflow-text")
+_MODULES_OF_SEQIO_TASKS = ("t5core.data.materialise", "t5core.data.seqio_materialise", "t5core.data.store")
+_NOISY = ("span_corruption", "prefix_lm")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Work:
+    """What the worker is told: the task, where the dataset belongs, and what its text holds (None: SeqIO's own)."""
+
+    request: TaskRequest
+    uri: str
+    parts: dict[str, str]
+    scan: Scan | None
+
+
+def materialise_task(request: TaskRequest) -> DatasetRef:
+    """Returns the dataset of one task: the one that is there already, or a new one.
+
+    Raises:
+      ConfigError: the task cannot work as configured.
+      DataError: its text cannot be used, or gives no examples.
+    """
+    run, task = request.run, task_named(request.run.config.data, request.task)
+    check_task(run.config, task)
+    parts = _parts(run, task, request.vocabulary)
+    uri, found, reason = manifest.reuse_or_reason(run.config.run.root, task.name, parts)
+    if found is not None:
+        return found
+    worker.start()  # TensorFlow is imported while the text is looked at
+    scan = None if task.is_seqio else _scanned(run.config.data, task)
+    with progress.stage(f"tokenise {task.name}", total=None, unit="examples") as bar:
+        work = Work(request=request, uri=uri, parts=parts, scan=scan)
+        worker.call("t5core.data.seqio_materialise:materialise", work, on_progress=bar.advance)
+    return manifest.reference(uri, store.read_manifest(uri), reused=False, reason=reason)
+
+
+def task_named(data: DataConfig, name: str) -> TaskConfig:
+    """Returns the task called `name`.
+
+    Raises:
+      ConfigError: there is none; the message gives the nearest.
+    """
+    for task in data.tasks:
+        if task.name == name:
+            return task
+    raise errors.ConfigError(errors.unknown_name("task", name, (task.name for task in data.tasks)))
+
+
+def check_task(config: PretrainConfig, task: TaskConfig) -> None:
+    """Checks what can be known of a task before anything is read.
+
+    Raises:
+      ConfigError: a metric is unknown, a template malformed, a length too short, or there can be no validation split.
+    """
+    for metric in task.metrics:
+        metric_functions.metric_function(metric)
+    if task.is_seqio:
+        return
+    columns_of(task)
+    _check_lengths(config, task)
+    if not (task.validation_fraction or task.validation_files or config.data.allow_missing_split):
+        raise errors.ConfigError(
+            f"task {task.name!r} has no validation split: validation_fraction=0 and no validation_files; "
+            "give one of them, or set data.allow_missing_split=true"
+        )
+
+
+def _check_lengths(config: PretrainConfig, task: TaskConfig) -> None:
+    lengths, family = config.data.feature_lengths, config.model.architecture().family
+    if task.objective == "lm":
+        if family == "encoder_decoder":
+            raise errors.ConfigError(
+                f"task {task.name!r} has objective 'lm', which gives an encoder no inputs; use 'prefix_lm' or a "
+                "decoder_only model"
+            )
+        return
+    if "inputs" not in lengths:
+        raise errors.ConfigError(
+            f"task {task.name!r} has objective {task.objective!r}, but data.feature_lengths has no 'inputs'; add it"
+        )
+    for side, length in lengths.items():
+        if length < 2:
+            raise errors.ConfigError(
+                f"data.feature_lengths.{side}={length} holds no token beside EOS; make it 2 or more"
+            )
+    vocabulary = config.data.vocabulary
+    brings_sentinels = vocabulary.path is not None and not vocabulary.extra_ids  # how many, its file must tell
+    if task.objective == "span_corruption" and not brings_sentinels:
+        noise = SpanCorruption(
+            noise_density=task.noise_density,
+            mean_span_length=task.mean_noise_span_length,
+            sentinels=vocabulary.extra_ids,
+        )
+        noise.chunk_length(inputs_length=lengths["inputs"], targets_length=lengths["targets"], task=task.name)
+
+
+def _scanned(data: DataConfig, task: TaskConfig) -> Scan:
+    scan = TaskSource(task).scan
+    if not scan.documents[VALIDATION] and not data.allow_missing_split:
+        raise errors.DataError(
+            f"task {task.name!r}: none of its {scan.documents['train']} documents is held out for validation; "
+            "name validation_files, or set data.allow_missing_split=true"
+        )
+    return scan
+
+
+def _parts(run: ResolvedRun, task: TaskConfig, vocabulary: VocabularyRef) -> dict[str, str]:
+    """Returns everything that decides the bytes of the dataset, by what it is; a miss names the parts that differ."""
+    data = run.config.data
+    parts = {
+        "vocabulary": vocabulary.fingerprint,
+        "feature_lengths": ",".join(f"{side}={length}" for side, length in sorted(data.feature_lengths.items())),
+        "passes": str(data.passes),
+        "validation": storage.fingerprint(
+            [task.validation_fraction, task.max_validation_examples, data.allow_missing_split]
+        ),
+        "libraries": fingerprints.library_versions(*_DECIDING_LIBRARIES),
+    }
+    if task.is_seqio:
+        assert data.module is not None, "the configuration checks that"
+        described = worker.call("t5core.data.seqio_tasks:describe_task", task.name, data.module)
+        ours = fingerprints.code_fingerprint(*_MODULES_OF_SEQIO_TASKS)
+        return {**parts, "seed": str(run.seed), "data": described["data"], "code": f"{described['code']}+{ours}"}
+    if task.objective in _NOISY:
+        parts["seed"] = str(run.seed)
+    return {
+        **parts,
+        "data": TaskSource(task).digest(),
+        "objective": storage.fingerprint(_settings_that_count(task)),
+        "code": fingerprints.code_fingerprint(*_DECIDING_MODULES),
+    }
+
+
+def _settings_that_count(task: TaskConfig) -> list[str | float]:
+    if task.objective == "supervised":
+        return [task.objective, task.inputs, task.targets]
+    if task.objective == "span_corruption":
+        return [task.objective, task.text, task.noise_density, task.mean_noise_span_length]
+    return [task.objective, task.text]

@@ -1,0 +1,59 @@
+"""Reuse of datasets: found again when nothing changed, and the reason when something did."""
+
+from __future__ import annotations
+
+import pytest
+
+from t5core import errors
+from t5core.data import manifest
+from tests.t5core.data.making import examples, task_dataset
+
+PARTS = {"data": "1", "vocabulary": "1", "settings": "1", "code": "1"}
+
+
+def test_the_first_lookup_finds_nothing(tmp_path):
+    uri, found, reason = manifest.reuse_or_reason(str(tmp_path), "a", PARTS)
+    assert uri == f"{tmp_path}/datasets/a-{manifest.fingerprint_of(PARTS)}"
+    assert (found, reason) == (None, "no dataset yet")
+
+
+def test_the_same_parts_are_a_hit(tmp_path):
+    made = task_dataset(str(tmp_path), "a", examples(5), parts=PARTS)
+    uri, found, reason = manifest.reuse_or_reason(str(tmp_path), "a", PARTS)
+    assert reason == f"fingerprint {made.fingerprint} unchanged"
+    assert found == made.model_copy(update={"reused": True, "reason": reason})
+    assert found.rows == 5
+    assert uri == made.uri
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"code": "2"}, "code changed"),
+        ({"vocabulary": "2", "data": "2"}, "data and vocabulary changed"),
+        ({"filters": "1"}, "filters changed"),
+    ],
+)
+def test_a_miss_names_what_changed_since_the_newest(tmp_path, change, reason):
+    task_dataset(str(tmp_path), "a", examples(5), parts={**PARTS, "settings": "0", "code": "0"})
+    newest = task_dataset(str(tmp_path), "a", examples(5), parts=PARTS)
+    task_dataset(str(tmp_path), "a-b", examples(5), parts={"data": "other"})  # another task, though it sounds alike
+    _, found, why = manifest.reuse_or_reason(str(tmp_path), "a", {**PARTS, **change})
+    assert found is None
+    assert why == f"{reason} since fingerprint {newest.fingerprint}"
+
+
+def test_a_damaged_neighbour_does_not_matter(tmp_path):
+    made = task_dataset(str(tmp_path), "a", examples(5), parts=PARTS)
+    with open(f"{made.uri}/manifest.json", "a") as handle:
+        handle.write("x")
+    _, found, reason = manifest.reuse_or_reason(str(tmp_path), "a", {**PARTS, "code": "2"})
+    assert (found, reason) == (None, "no dataset yet")
+
+
+def test_a_damaged_hit_is_an_error(tmp_path):
+    made = task_dataset(str(tmp_path), "a", examples(5), parts=PARTS)
+    with open(f"{made.uri}/train/inputs/c/0/0", "a") as handle:
+        handle.write("x")
+    with pytest.raises(errors.IntegrityError, match="train/inputs/c/0/0 has"):
+        manifest.reuse_or_reason(str(tmp_path), "a", PARTS)

@@ -1,0 +1,213 @@
+"""The run directory: whose it is, and what the stages leave in it."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from t5core import errors
+from t5core.config.edges import CheckpointRef, Cursor, Evaluation, ResolvedRun, SegmentRecord
+from t5core.config.schema import PretrainConfig
+from t5core.rundir import ActionsRecord, RunDirectory, StageRecord
+
+TASK = {"name": "docs", "builtin": "python_docs"}
+
+
+def resolved(folder, **train):
+    config = PretrainConfig.model_validate(
+        {"run": {"name": "demo"}, "data": {"tasks": [TASK]}, "train": {"batch_size": 8, **train}}
+    )
+    return ResolvedRun(uri=str(folder), config=config, fingerprint="fingerprint")
+
+
+def claim(folder, identity="one", may_differ=(), **train):
+    run = resolved(folder, **train)
+    text = yaml.safe_dump(run.config.model_dump(mode="json"))
+    return RunDirectory(run.uri).claim(run, identity=identity, config_text=text, may_differ=may_differ)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "runs" / "demo"
+
+
+def checkpoint(step):
+    return CheckpointRef(uri=f"/runs/demo/checkpoints/{step}", step=step, digest=f"digest {step}")
+
+
+def segment(start, end):
+    return SegmentRecord(
+        start=start,
+        end=end,
+        seconds=1.5,
+        trained_steps=end - start,
+        reused=False,
+        parent=checkpoint(start),
+        checkpoint=checkpoint(end),
+    )
+
+
+def evaluation(step, loss):
+    return Evaluation(
+        step=step,
+        checkpoint=checkpoint(step),
+        metrics={"docs": {"loss": loss, "accuracy": 0.25}},
+        seconds=2.0,
+        reused=False,
+        uri=f"/runs/demo/records/evaluation-{step:08d}.json",
+    )
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_first_claim_makes_the_directory_and_the_next_finds_it(folder):
+    first = claim(folder)
+    assert sorted(os.listdir(folder)) == ["config.yaml", "run.json"]
+    assert (first.name, first.identity, first.seed) == ("demo", "one", 0)
+    before = content(folder)
+    assert claim(folder) == first == RunDirectory(str(folder)).info()
+    assert content(folder) == before
+
+
+def test_a_later_claim_of_the_same_run_brings_the_configuration_up_to_date(folder):
+    first = claim(folder, total_steps=10)
+    assert claim(folder, total_steps=20) == first
+    assert yaml.safe_load((folder / "config.yaml").read_text())["train"]["total_steps"] == 20
+
+
+def test_another_run_is_refused_naming_both_and_what_differs_and_nothing_is_touched(folder):
+    claim(folder, total_steps=10)
+    before = content(folder)
+    with pytest.raises(errors.RunDirectoryError) as refusal:
+        claim(folder, identity="two", may_differ={"train.total_steps"}, batch_size=16, total_steps=20)
+    assert str(refusal.value) == (
+        f"{folder} belongs to run one, not to two: train.batch_size is 8 there and 16 here; "
+        f"choose another run.name, or set it back"
+    )
+    assert content(folder) == before
+
+
+def test_of_many_differences_the_first_are_named(folder):
+    claim(folder)
+    changes = {"batch_size": 16, "total_steps": 3, "segment_steps": 3, "checkpoint_period": 3, "eval_period": 3}
+    with pytest.raises(errors.RunDirectoryError, match=r"eval_period is 250 there and 3 here \(and 2 more\); choose"):
+        claim(folder, identity="two", **changes)
+
+
+def test_differences_inside_lists_are_named_by_place(folder):
+    claim(folder)
+    run = resolved(folder)
+    data = run.config.data.model_copy(update={"tasks": (run.config.data.tasks[0].model_copy(update={"rate": 2.0}),)})
+    other = run.model_copy(update={"config": run.config.model_copy(update={"data": data})})
+    with pytest.raises(errors.RunDirectoryError, match="data.tasks.0.rate is None there and 2.0 here"):
+        RunDirectory(run.uri).claim(other, identity="two", config_text="")
+
+
+def test_a_directory_that_no_run_made_is_refused_and_left_alone(folder):
+    folder.mkdir(parents=True)
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(errors.RunDirectoryError, match=r"demo is not empty \(thesis.tex\) and belongs to no run; choose"):
+        claim(folder)
+    assert os.listdir(folder) == ["thesis.tex"]
+
+
+def test_a_claim_that_was_killed_half_way_is_made_again(folder):
+    folder.mkdir(parents=True)
+    for left in ("config.yaml", "lock.json", ".run.json.1234abcd.tmp"):
+        (folder / left).write_text("")
+    assert claim(folder).identity == "one"
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "runs").write_text("a file in the way")
+    with pytest.raises(errors.RunDirectoryError, match=r"cannot write .*config.yaml: .*; free space or"):
+        claim(tmp_path / "runs" / "demo")
+
+
+def test_records_come_back_as_they_were_written(folder):
+    run = RunDirectory(str(folder))
+    assert run.segment(10) is None
+    assert run.segments() == run.evaluations() == run.stages() == []
+    run.write_segment(segment(10, 20))
+    run.write_segment(segment(0, 10))
+    assert run.segment(10) == segment(0, 10)
+    assert run.segments() == [segment(0, 10), segment(10, 20)]
+    stages = [
+        StageRecord(stage="materialise", name=name, reused=True, reason="same", seconds=0.5, fingerprint="f", uri="/d")
+        for name in ("docs", "signatures")
+    ]
+    for stage in (*stages, stages[0].model_copy(update={"stage": "assemble", "name": ""})):
+        run.write_stage(stage)
+    assert [(stage.stage, stage.name) for stage in run.stages()] == [
+        ("assemble", ""),
+        ("materialise", "docs"),
+        ("materialise", "signatures"),
+    ]
+    assert sorted(os.listdir(folder / "records")) == [
+        "segment-00000010.json",
+        "segment-00000020.json",
+        "stage-assemble.json",
+        "stage-materialise-docs.json",
+        "stage-materialise-signatures.json",
+    ]
+
+
+def test_metrics_of_evaluations_survive_with_nan_in_strict_json(folder):
+    run = RunDirectory(str(folder))
+    run.write_evaluation(evaluation(10, math.nan))
+    run.write_evaluation(evaluation(20, 1.5))
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    json.loads((folder / "records" / "evaluation-00000010.json").read_text(), parse_constant=refuse)
+    assert run.evaluation(20) == evaluation(20, 1.5)
+    assert run.metrics_by_step()[20] == {"docs/loss": 1.5, "docs/accuracy": 0.25}
+    assert math.isnan(run.metrics_by_step()[10]["docs/loss"])
+
+
+def test_the_last_actions_are_those_before_a_step(folder):
+    run = RunDirectory(str(folder))
+    assert run.last_actions(100) is None
+    for step in (10, 20):
+        run.write_actions(ActionsRecord(cursor=Cursor(checkpoint=checkpoint(step)), action_state={"seen": step}))
+    assert run.actions(20).action_state == {"seen": 20}
+    assert run.actions(15) is None
+    assert run.last_actions(19).action_state == {"seen": 10}
+    assert run.last_actions(20).action_state == {"seen": 20}
+    assert run.last_actions(9) is None
+
+
+def test_the_summary_comes_back(folder):
+    run = RunDirectory(str(folder))
+    assert run.summary() is None
+    run.write_summary({"run_name": "demo", "metrics": {"loss": math.inf}})
+    assert run.summary() == {"run_name": "demo", "metrics": {"loss": "Infinity"}}
+
+
+def test_a_damaged_record_is_named(folder):
+    run = RunDirectory(str(folder))
+    run.write_segment(segment(0, 10))
+    path = folder / "records" / "segment-00000010.json"
+    path.write_text(path.read_text().replace('"end"', '"and"'))
+    with pytest.raises(errors.IntegrityError, match=r"segment-00000010.json is not a SegmentRecord; delete it and run"):
+        run.segments()
+
+
+def test_the_layout(folder):
+    run = RunDirectory(f"{folder}/")
+    assert run.metrics_uri("train") == f"{folder}/metrics/train"
+    assert run.metrics_uri("inference_eval", "docs") == f"{folder}/metrics/inference_eval/docs"
+    assert run.predictions_uri("docs", 20) == f"{folder}/predictions/docs-00000020.jsonl"
+    assert run.checkpoints_uri == f"{folder}/checkpoints"
+
+
+def test_run_directories_and_locks_need_neither_jax_nor_numpy():
+    code = "import sys, t5core.rundir, t5core.lock; assert not {'jax', 'numpy', 'tensorflow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
