@@ -43,7 +43,7 @@ def _figures(figures: dict[str, float]) -> str:
 class _PlainLines:
     def __init__(self, name: str, *, total: int | None, unit: str, start: int) -> None:
         self._name, self._total, self._unit = name, total, unit
-        self._done, self._first = start, start
+        self._done, self._first, self._said = start, start, start - 1
         self._began = self._spoke = time.monotonic()
         self._shown: dict[str, float] = {}
 
@@ -55,12 +55,17 @@ class _PlainLines:
             self._speak()
 
     def _speak(self, ending: str = "") -> None:
+        self._said = self._done
         of = f"/{self._total}" if self._total is not None else ""
-        say(f"  {self._name}: {self._done}{of} {self._unit}  {_figures(self._shown)}{ending}".rstrip())
+        figures = f"  {_figures(self._shown)}" if self._shown else ""
+        say(f"  {self._name}: {self._done}{of} {self._unit}{figures}{ending}")
 
     def close(self) -> None:
-        if self._done > self._first:
-            self._speak(f"  ({time.monotonic() - self._began:.1f} s)")
+        seconds = f"({time.monotonic() - self._began:.1f} s)"
+        if self._done == self._said:
+            say(f"  {self._name}: finished {seconds}")
+        elif self._done > self._first:
+            self._speak(f"  {seconds}")
 
 
 @contextlib.contextmanager

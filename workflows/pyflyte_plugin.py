@@ -63,6 +63,12 @@ def _default_entity(command: Any) -> None:
 
 def _config_files(command: Any) -> None:
     original = command.parse_args
+    original_init = command.__init__
+
+    def __init__(self: Any, name: str, params: list[click.Option], *args: Any, **settings: Any) -> None:
+        for option in params:
+            _readable(option)
+        original_init(self, name, params, *args, **settings)
 
     def parse_args(self: Any, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -70,7 +76,16 @@ def _config_files(command: Any) -> None:
         except errors.UserError as error:
             fail(error)
 
+    command.__init__ = __init__
     command.parse_args = parse_args
+
+
+def _readable(option: click.Option) -> None:
+    """Takes the JSON schema and the default's full text out of an option's help."""
+    if option.name == "config":
+        option.help = (option.help or "").split(": {", 1)[0]
+        option.show_default = False
+        option.metavar = "FILE"
 
 
 def _inline_config(args: list[str]) -> list[str]:

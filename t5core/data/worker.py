@@ -122,7 +122,9 @@ def start() -> Worker:
     """Returns this process's worker, started if there is none; TensorFlow is imported while the caller goes on."""
     global _worker  # noqa: PLW0603 - one for the process
     with _lock:
-        if _worker is None or not _worker.usable:
+        if _worker is not None and not _worker.usable:
+            stop()
+        if _worker is None:
             _worker = Worker()
         return _worker
 

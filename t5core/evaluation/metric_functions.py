@@ -78,7 +78,7 @@ def chrf(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]
             for place, count in enumerate(_shared(*(_ngrams(side, order) for side in sides))):
                 total[place] += count
     scores = [_f1((shared, wanted, found), beta=_CHRF_BETA) for shared, wanted, found in totals if wanted or found]
-    return {"chrf": _mean(scores)}
+    return {"chrf": _mean(scores or [1.0] * bool(targets))}
 
 
 METRICS: dict[str, MetricFunction] = {

@@ -112,7 +112,9 @@ def test_differences_inside_lists_are_named_by_place(folder):
 def test_a_directory_that_no_run_made_is_refused_and_left_alone(folder):
     folder.mkdir(parents=True)
     (folder / "thesis.tex").write_text("years of work")
-    with pytest.raises(errors.RunDirectoryError, match=r"demo is not empty \(thesis.tex\) and belongs to no run; choose"):
+    with pytest.raises(
+        errors.RunDirectoryError, match=r"demo is not empty \(thesis.tex\) and belongs to no run; choose"
+    ):
         claim(folder)
     assert os.listdir(folder) == ["thesis.tex"]
 

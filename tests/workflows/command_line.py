@@ -14,14 +14,16 @@ import time
 ROOT = pathlib.Path(__file__).parents[2]
 PYFLYTE = pathlib.Path(sys.executable).parent / "pyflyte"
 
-WORDS = "the cat sat on a mat while seven small dogs ran over green hills and one old bird sang of rain".split()
+SENTENCE = "the cat sat on a mat while seven small dogs ran over green hills and one old bird sang of rain"
+WORDS = SENTENCE.split(" ")
 
 CONFIG = """\
 run: {{name: tiny, root: {root}, seed: 3}}
-model: {{emb_dim: 16, num_heads: 2, head_dim: 8, mlp_dim: 32, num_encoder_layers: 1, num_decoder_layers: 1, vocab_size: 384}}
+model:
+  {{emb_dim: 16, num_heads: 2, head_dim: 8, mlp_dim: 32, num_encoder_layers: 1, num_decoder_layers: 1, vocab_size: 384}}
 data:
   feature_lengths: {{inputs: 24, targets: 16}}
-  vocabulary: {{size: 120, extra_ids: 20, byte_fallback: false, character_coverage: 1.0}}
+  vocabulary: {{size: 300, extra_ids: 20}}
   tasks:
     - {{name: text, files: ["{text}/*.txt"], validation_fraction: 0.1, max_validation_examples: 8}}
     - name: copy

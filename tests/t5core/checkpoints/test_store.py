@@ -296,9 +296,13 @@ def test_when_all_are_damaged_it_is_an_error_and_nothing_is_deleted(copy):
 
 def test_a_step_that_was_asked_for_by_name_is_refused_in_place(copy):
     damage(copy / "20" / "state" / "_METADATA", "truncate")
-    with pytest.raises(errors.CheckpointError, match=r"checkpoint 20 cannot be used in .*_METADATA has .* bytes instead"):
+    with pytest.raises(
+        errors.CheckpointError, match=r"checkpoint 20 cannot be used in .*_METADATA has .* bytes instead"
+    ):
         restore(copy, step=20)
-    with pytest.raises(errors.CheckpointError, match=r"checkpoint 15 cannot be used in .*there is none; .*steps: 10, 20"):
+    with pytest.raises(
+        errors.CheckpointError, match=r"checkpoint 15 cannot be used in .*there is none; .*steps: 10, 20"
+    ):
         restore(copy, step=15)
     assert sorted(os.listdir(copy)) == ["10", "20"]
 
@@ -334,7 +338,9 @@ def test_a_record_of_a_later_version_is_not_taken_for_damage(copy):
     record = copy / "20" / "record" / "metadata"
     record.write_text(record.read_text().replace('"format_version": 1', '"format_version": 2'))
     seal.write(index.step_path(str(copy), 20))
-    with pytest.raises(errors.CheckpointError, match="has format version 2, above the 1 that can be read; update t5flow"):
+    with pytest.raises(
+        errors.CheckpointError, match="has format version 2, above the 1 that can be read; update t5flow"
+    ):
         restore(copy)
     assert sorted(os.listdir(copy)) == ["10", "20"]
 

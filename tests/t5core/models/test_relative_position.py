@@ -1,0 +1,64 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from t5core.config.presets import PRESETS
+from t5core.models.layers import NetworkConfig
+from t5core.models.relative_position import RelativePositionBias, distance_buckets
+
+
+def published_bucket(relative_position, *, bidirectional, num_buckets=32, max_distance=128):
+    """The formula of the T5 paper's code for one relative position (key minus query)."""
+    bucket, distance = 0, -relative_position
+    if bidirectional:
+        num_buckets //= 2
+        bucket = num_buckets if distance < 0 else 0
+        distance = abs(distance)
+    distance = max(distance, 0)
+    num_exact = num_buckets // 2
+    if distance < num_exact:
+        return bucket + distance
+    # In exact arithmetic: a hair of tolerance keeps logarithms of powers of two on their own side.
+    fraction = math.log2(distance / num_exact) / math.log2(max_distance / num_exact)
+    return bucket + min(num_exact + math.floor(fraction * (num_buckets - num_exact) + 1e-9), num_buckets - 1)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["bidirectional", "causal"])
+def bias(request):
+    """Returns the module, bound to parameters that name their bucket, and whether it is bidirectional."""
+    module = RelativePositionBias(NetworkConfig(architecture=PRESETS["t5_1_1_tiny"]), bidirectional=request.param)
+    embedding = jnp.arange(32.0) + 100.0 * jnp.arange(4)[:, None]
+    return module.bind({"params": {"rel_embedding": embedding}}), request.param
+
+
+def test_every_pair_of_positions_has_its_published_bucket(bias):
+    module, bidirectional = bias
+    values = np.asarray(module(200, 230))
+    assert values.shape == (1, 4, 200, 230)
+    expected = [[published_bucket(k - q, bidirectional=bidirectional) for k in range(230)] for q in range(200)]
+    np.testing.assert_array_equal(values[0, 0], expected)
+    np.testing.assert_array_equal(values[0, 3], values[0, 0] + 300.0)
+
+
+def test_rows_of_single_positions_are_rows_of_the_whole(bias):
+    module, _ = bias
+    positions = np.array([0, 7, 140, 3])
+    rows = module.rows(jnp.asarray(positions), 150)
+    np.testing.assert_array_equal(rows[:, :, 0], np.asarray(module(150, 150))[0, :, positions])
+
+
+def test_gradient_counts_each_pair_once(bias):
+    module, bidirectional = bias
+    unbound, variables = module.unbind()
+    gradient = jax.grad(lambda params: unbound.apply({"params": params}, 5, 9).sum())(nn.unbox(variables["params"]))
+    buckets = [published_bucket(k - q, bidirectional=bidirectional) for q in range(5) for k in range(9)]
+    np.testing.assert_array_equal(gradient["rel_embedding"][0], np.bincount(buckets, minlength=32))
+
+
+def test_far_distances_share_the_last_bucket():
+    assert distance_buckets(16, 128)[-1] == 15
+    assert distance_buckets(32, 128)[-1] == 31
