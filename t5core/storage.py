@@ -74,10 +74,10 @@ def read_json(uri: str | os.PathLike[str]) -> Any:
       FileNotFoundError: there is nothing at `uri`.
       IntegrityError: what is there is not JSON.
     """
-    text = path(uri).read_text(encoding="utf-8")
+    content = path(uri).read_bytes()
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return json.loads(content.decode("utf-8"))
+    except ValueError as error:
         raise errors.IntegrityError(f"{os.fspath(uri)} is not JSON ({error}); delete it and run again") from error
 
 

@@ -71,10 +71,9 @@ def steps_to_delete(
     ascending = sorted(steps)
     if not ascending:
         return ()
-    newest = ascending[-1]
-    regular = [step for step in ascending if step == newest or _on_grid(step, policy.checkpoint_period)]
+    regular = [step for step in ascending[:-1] if _on_grid(step, policy.checkpoint_period)] + ascending[-1:]
     kept = set(regular if policy.keep is None else regular[-policy.keep :])
-    kept |= {newest, *protected, *_best(ascending, policy=policy, metrics=metrics or {})}
+    kept |= {*protected, *_best(ascending, policy=policy, metrics=metrics or {})}
     if policy.keep_period is not None:
         kept |= {step for step in ascending if step % policy.keep_period == 0}
     return tuple(Deletion(step=step, reason=_reason(step, policy=policy)) for step in ascending if step not in kept)

@@ -107,9 +107,11 @@ def _write_training(dataset: DatasetWriter, task: seqio.Task, work: Work) -> Spl
         pass_rows.append(writer.rows.rows - before)
     record = _record(writer, work, TRAIN)
     if not record.rows:
-        reasons = ", ".join(f"{count} for {reason}" for reason, count in record.dropped.items()) or "none dropped"
+        reasons = "".join(f", {count} dropped: {reason}" for reason, count in record.dropped.items())
+        read = task.num_input_examples(TRAIN)
         raise errors.DataError(
-            f"task {task.name!r} gives no training examples ({reasons}); look at its text and filters"
+            f"task {task.name!r} gives no training examples from the {read if read is not None else 'examples'} in its "
+            f"source{reasons}; look at its text and its filters"
         )
     return record.model_copy(update={"pass_rows": tuple(pass_rows) if len(pass_rows) > 1 else ()})
 

@@ -114,19 +114,15 @@ def temperature_sample(  # noqa: PLR0913 - T5X's signature
     batch_size, length = inputs.shape
     temperature, topk, topp, max_decode_steps = map(settled, (temperature, topk, topp, max_decode_steps))
     _check_distribution(temperature=temperature, topk=topk, topp=topp, batch_size=batch_size)
-    if num_decodes < 1:
-        raise errors.ConfigError(f"num_decodes={num_decodes} leaves nothing to return; give 1 or more")
     max_decode_steps = _step_limit(max_decode_steps, max_decode_steps_hard_limit, length=length)
-    row_ids = jnp.arange(batch_size) if row_ids is None else jnp.asarray(row_ids)
-    if row_ids.shape != (batch_size,):
-        raise errors.ConfigError(f"row_ids of shape {row_ids.shape} do not name {batch_size} rows; give one id a row")
 
     layout = CacheLayout.of(cache, batch_size=batch_size, axis=cache_offset)
+    keys = _keys(decode_rng, row_ids=row_ids, batch_size=batch_size, num_decodes=num_decodes)
     start = _start(
         jnp.repeat(inputs.astype(jnp.int32), num_decodes, axis=0),
         layout.repeat(cache, decodes=num_decodes),
         initial_index=None if initial_index is None else jnp.repeat(initial_index, num_decodes),
-        keys=_keys(decode_rng, row_ids=row_ids, num_decodes=num_decodes),
+        keys=keys,
     )
     prompt_lengths = jnp.sum(start.sequences[:, 1:] != 0, axis=1)
     sampler = _Sampler(
@@ -184,11 +180,18 @@ def _step_limit(
     return steps
 
 
-def _keys(decode_rng: Array | None, *, row_ids: Int[Array, " batch"], num_decodes: int) -> Key[Array, " flat"]:
+def _keys(
+    decode_rng: Array | None, *, row_ids: Int[Array, " batch"] | None, batch_size: int, num_decodes: int
+) -> Key[Array, " flat"]:
     """Returns a key for each decode of each row, which depends on nothing else.
 
     Threefry whatever kind `decode_rng` is of: the hardware generators mix up keys that are used side by side.
     """
+    if num_decodes < 1:
+        raise errors.ConfigError(f"num_decodes={num_decodes} leaves nothing to return; give 1 or more")
+    row_ids = jnp.arange(batch_size) if row_ids is None else jnp.asarray(row_ids)
+    if row_ids.shape != (batch_size,):
+        raise errors.ConfigError(f"row_ids of shape {row_ids.shape} do not name {batch_size} rows; give one id a row")
     decode_rng = jax.random.key(0) if decode_rng is None else decode_rng
     root = jax.random.wrap_key_data(jax.random.bits(decode_rng, (2,), jnp.uint32), impl="threefry2x32")
     of_rows = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(root, row_ids)

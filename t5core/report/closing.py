@@ -113,7 +113,7 @@ def _places(summary: edges.Summary, content: Mapping[str, Any]) -> list[str]:
 def _stages(content: Mapping[str, Any]) -> list[str]:
     rows = [
         (
-            stage["stage"] if stage["name"] in ("", stage["stage"]) else f"{stage['stage']} {stage['name']}",
+            f"{stage['stage']} {stage['name']}".rstrip(),
             "reused" if stage["reused"] else figures.duration(stage["seconds"]),
             stage["reason"],
         )

@@ -108,6 +108,11 @@ class RunRecord:
         return self.config.get("train", {}).get("total_steps")
 
     @property
+    def fingerprint(self) -> str:
+        """The fingerprint of what makes the run the run that it is; '' while that is not settled."""
+        return str((self.identity or {}).get("identity", ""))
+
+    @property
     def checkpoint(self) -> edges.CheckpointRef | None:
         """The newest checkpoint that a segment left; None before the first."""
         return self.segments[-1].checkpoint if self.segments else None

@@ -81,14 +81,13 @@ def _made_from(record: RunRecord) -> list[Link]:
     for dataset in reversed(record.datasets):
         parts = dataset.manifest.parts if dataset.manifest else {}
         remark = "made from " + ", ".join(f"{name} {value}" for name, value in parts.items()) if parts else ""
-        what = "mixture" if dataset.stage.stage == "assemble" else "task dataset"
-        which = f"{dataset.stage.name}: {dataset.stage.uri}"
-        links.append(Link(what=what, which=which, fingerprint=dataset.stage.fingerprint, remark=remark))
+        what = "mixture" if dataset.stage.stage == "assemble" else f"task {dataset.stage.name}"
+        links.append(Link(what=what, which=dataset.stage.uri, fingerprint=dataset.stage.fingerprint, remark=remark))
     links += [
-        Link(what="vocabulary", which=stage.uri or stage.name, fingerprint=stage.fingerprint)
+        Link(what="vocabulary", which=stage.uri or "bytes", fingerprint=stage.fingerprint)
         for stage in record.stages_of("vocabulary")
     ]
     if record.config_text is not None:
-        fingerprint = str((record.identity or {}).get("fingerprint", ""))
-        links.append(Link(what="configuration", which=f"{record.uri}/config.yaml", fingerprint=fingerprint))
+        uri = f"{record.uri}/config.yaml"
+        links.append(Link(what="configuration", which=uri, fingerprint=record.fingerprint))
     return links

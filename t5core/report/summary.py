@@ -168,12 +168,12 @@ def account(record: RunRecord, last: edges.CheckpointRef | None) -> dict[str, An
         "total_steps": record.total_steps,
         "state_digest": last.digest if last else "",
         "checkpoint": last.model_dump() if last else None,
-        "config_fingerprint": (record.identity or {}).get("fingerprint"),
+        "config_fingerprint": record.fingerprint,
         "loss": loss_before_and_after(record, final_step),
         "metrics": {task: {name: at.value for name, at in values.items()} for task, values in metrics.items()},
-        "dataset": _named(record.stages_of("assemble")),
-        "tasks": {stage.name: _named([stage]) for stage in record.stages_of("materialise")},
-        "vocabulary": _named(record.stages_of("vocabulary")),
+        "dataset": _reference(record.stages_of("assemble")),
+        "tasks": {stage.name: _reference([stage]) for stage in record.stages_of("materialise")},
+        "vocabulary": _reference(record.stages_of("vocabulary")),
         "stages": [
             {
                 "stage": stage.stage,
@@ -203,6 +203,6 @@ def account(record: RunRecord, last: edges.CheckpointRef | None) -> dict[str, An
     return json_numbers.encode(content)
 
 
-def _named(stages: Iterable[StageRecord]) -> dict[str, str] | None:
+def _reference(stages: Iterable[StageRecord]) -> dict[str, str] | None:
     stage = next(iter(stages), None)
-    return {"name": stage.name, "fingerprint": stage.fingerprint, "uri": stage.uri} if stage else None
+    return {"fingerprint": stage.fingerprint, "uri": stage.uri} if stage else None

@@ -92,7 +92,7 @@ def stages_of(record: RunRecord) -> Table:
     rows = tuple(
         (
             text(stage.stage),
-            text("" if stage.name == stage.stage else stage.name),
+            text(stage.name),
             text("reused" if stage.reused else "computed"),
             text(stage.reason),
             seconds(stage.seconds),
@@ -142,11 +142,13 @@ def shares_of(manifest: Manifest) -> Table:
     )
     tokens = (f"tokens of {name}" for name in features)
     columns = ("task", "rate asked", "rate got", "rows", "reads", "reads per row", *tokens)
-    return Table(caption=f"What each task gave to the mixture {manifest.name}", columns=columns, rows=rows)
+    return Table(caption="What each task gave to the mixture", columns=columns, rows=rows)
 
 
 def _features(tokens: Iterable[Mapping[str, int]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for by_feature in tokens for name in by_feature))
+    """Returns the features that hold tokens, in the order of their first appearance."""
+    names = dict.fromkeys(name for by_feature in tokens for name in by_feature)
+    return tuple(name for name in names if not name.endswith("_segment_ids"))
 
 
 def packing_of(manifest: Manifest) -> str:
@@ -185,7 +187,7 @@ def splits_of(record: RunRecord, stage: str) -> Table:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{amount:,} {name}" for name, amount in counts.items() if amount) or "none"
+    return ", ".join(f"{name}: {amount:,}" for name, amount in counts.items() if amount) or "none"
 
 
 def versions_of(versions: Mapping[str, str]) -> Table:

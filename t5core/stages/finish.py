@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from t5core import progress, storage
+from t5core import progress
 from t5core.config.edges import Cursor, RunInputs, Summary
 from t5core.report import closing, page, summary
 from t5core.stages import holding
@@ -16,8 +16,8 @@ def finish(inputs: RunInputs, cursor: Cursor) -> tuple[Summary, str]:
         stop_reason=cursor.stop_reason,
         checkpoint=cursor.checkpoint,
     )
-    page.write_report(inputs.run.uri)
+    html = page.write_report(inputs.run.uri)
     for line in closing.closing_lines(ended):
         progress.say(line)
     holding.release(inputs.run.uri)
-    return ended, storage.path(ended.report).read_text(encoding="utf-8")
+    return ended, html

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -79,10 +80,37 @@ def test_a_lock_that_is_held_is_refused_by_name_and_free_after_a_kill(uri):
     assert f"(process {holder.pid} on " in message
     assert message.endswith("wait until it ends, stop it, or choose another run.name")
     assert "\n" not in message
-    kill(holder)
+    os.kill(holder.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the table of processes
     with RunLock(uri) as lock:
         lock.check()
     assert not os.path.exists(uri)
+    kill(holder)
+
+
+def test_of_two_that_take_over_at_one_moment_the_second_gives_way(uri, monkeypatch):
+    write_record(uri)
+    dead = lockfile.lock_file(uri).read()
+    inside, new_file = threading.Event(), lockfile._new_file
+
+    def slowly(path, content):
+        inside.set()
+        time.sleep(0.2)
+        return new_file(path, content)
+
+    def take(owner):
+        record = LockRecord.new(owner=owner, process=this_process())
+        taken[owner] = lockfile.lock_file(uri).replace(record, previous=dead)
+
+    taken = {}
+    monkeypatch.setattr(lockfile, "_new_file", slowly)
+    first = threading.Thread(target=take, args=("first",))
+    first.start()
+    inside.wait()
+    take("second")
+    first.join()
+    assert taken == {"first": True, "second": False}
+    assert lockfile.lock_file(uri).read().owner == "first"
 
 
 def test_of_many_that_find_a_dead_lock_one_gets_it(uri):
@@ -152,6 +180,7 @@ def test_a_lock_that_was_taken_over_is_noticed_and_left_to_its_new_holder(uri):
     os.unlink(uri)
     write_record(uri, owner="second")
     time.sleep(0.1)  # several heartbeats, none of which may write over the other's
+    assert not lock._file.refresh(lock._record)
     with pytest.raises(errors.RunDirectoryError, match=f"lost the lock {uri}: another execution took it over; stop"):
         lock.check()
     lock.release()

@@ -70,7 +70,8 @@ def test_the_best_is_kept_though_it_is_old_and_the_oldest_of_the_others_goes_fir
 
 
 def test_several_metrics_each_keep_their_best_and_nan_is_never_the_best():
-    metrics = {1: {"a": 1.0, "b": 9.0}, 2: {"a": float("nan"), "b": 1.0}, 3: {"a": 5.0, "b": 5.0}, 4: {}}
+    nan = float("nan")
+    metrics = {1: {"a": nan, "b": 1.0}, 2: {"a": 1.0, "b": nan}, 3: {"a": nan, "b": 5.0}, 4: {}}
     policy = RetentionPolicy(keep=1, best=(BestBy(metric="a"), BestBy(metric="b")))
     assert run(range(1, 5), policy, metrics=metrics) == [1, 2, 4]
 

@@ -1,6 +1,7 @@
 """Checkpoints that are killed, damaged, out of space, cut differently or read on another topology."""
 
 import contextlib
+import logging
 import os
 import random
 import resource
@@ -165,12 +166,14 @@ def test_handed_over_steps_go_and_the_newest_stay(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["10", "12"]
 
 
-def test_the_best_and_what_is_being_read_stay(tmp_path):
+def test_the_best_and_what_is_being_read_stay(tmp_path, caplog):
     metrics = {1: {"docs/loss": 1.0}, 2: {"docs/loss": 2.0}}
     policy = RetentionPolicy(keep=1, best=(BestBy(metric="docs/loss"),))
     save_steps(tmp_path, 1, 2, retention=RetentionPolicy())
     with pins.reading(str(tmp_path), 2):
-        save_steps(tmp_path, 3, retention=policy, metrics=lambda: metrics)
+        with caplog.at_level(logging.INFO):
+            save_steps(tmp_path, 3, retention=policy, metrics=lambda: metrics)
+        assert "deleting" not in caplog.text
         assert index.committed_steps(str(tmp_path)) == (1, 2, 3)
         assert_is(restore(tmp_path, step=2), 2)
     save_steps(tmp_path, 4, retention=policy, metrics=lambda: metrics)
@@ -417,12 +420,16 @@ import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+from t5core import errors
 from t5core.checkpoints.record import Provenance
 from t5core.checkpoints.store import CheckpointStore
 mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
 def spread(shape, dtype, *axes):
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*axes)))
+
+def refuse(*_):
+    raise OSError("the disk is gone")
 
 abstract = {
     "step": spread((), jnp.int32),
@@ -437,6 +444,13 @@ with CheckpointStore(sys.argv[3]) as store:
     provenance = Provenance.model_validate_json(sys.argv[4])
     store.save(40, double(restored.state), provenance, wait=True)
     store.save(40, double(restored.state), provenance, wait=True)
+    store._intact_step = refuse  # of the first process only this is asked, and the other must not wait for ever
+    try:
+        store.restore(abstract)
+    except (OSError, errors.RecoverableError) as error:
+        assert str(error).startswith(("the disk is gone", "the first process failed")[jax.process_index()]), error
+    else:
+        raise SystemExit("restored from a disk that is gone")
 """
 
 

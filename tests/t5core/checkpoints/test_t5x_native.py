@@ -278,6 +278,7 @@ def deep(levels):
         (deep(1000), "is damaged (maximum recursion depth exceeded"),
         (b"model_checkpoint_path: 'model.ckpt-1'", "is a TensorFlow checkpoint; convert it with T5X to its native "),
     ],
+    ids=["empty", "garbage", "list", "unknown", "short", "objects", "text", "deep", "very deep", "TensorFlow"],
 )
 def test_files_that_are_no_index_are_refused(tmp_path, content, message):
     (tmp_path / "checkpoint").write_bytes(content)

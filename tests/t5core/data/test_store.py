@@ -209,6 +209,21 @@ def test_a_manifest_edited_by_hand_is_found(dataset):
         store.RowReader(str(dataset))
 
 
+def test_a_manifest_says_the_same_in_the_same_bytes_or_is_damaged(dataset):
+    """1e-05 and 1E-05, one bit apart, mean the same: only the bytes tell."""
+    path = dataset / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=1, sort_keys=True) + "\n")
+    with pytest.raises(errors.IntegrityError, match="manifest.json is damaged"):
+        store.RowReader(str(dataset))
+
+
+def test_metadata_that_still_makes_sense_is_checked_too(dataset):
+    path = dataset / "train/masks/zarr.json"
+    path.write_text(path.read_text().replace('"fill_value": 0', '"fill_value": 1'))
+    with pytest.raises(errors.IntegrityError, match="train/masks/zarr.json has checksum"):
+        store.RowReader(str(dataset))
+
+
 def test_a_manifest_that_disagrees_with_the_arrays_is_found(dataset):
     known = manifest.load(str(dataset))
     shorter = known.splits["train"].model_copy(update={"rows": 149})

@@ -17,6 +17,7 @@ from t5core.models.build import build_model
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
 FAMILIES = {"t5x_encdec_v1_1": "encoder_decoder", "t5x_decoder_only": "decoder_only"}
 VOCAB = 32
+KEY = jax.random.PRNGKey(0)
 TINY = {
     "vocab_size": VOCAB,
     "emb_dim": 8,
@@ -35,17 +36,23 @@ def tiny_model(family: str = "encoder_decoder", *, loss: LossConfig | None = Non
     return build_model(config, loss or LossConfig(), inputs_bidirectional_attention=prefix_lm)
 
 
+SHAPES = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens"), (1, 2))
+
+
 @functools.cache
 def tiny_params(family: str = "encoder_decoder", **model):
-    """Returns parameters in which every one matters: the norms' scales are not all 1."""
-    params = initial_params(tiny_model(family, **model), seed=0)
-    keys = iter(jax.random.split(jax.random.PRNGKey(1), 100))
-    return jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(next(keys), leaf.shape), params)
+    """Returns random parameters in which every one matters: the norms' scales are not all 1."""
+    random = np.random.default_rng(0)
+    boxed = jax.eval_shape(lambda key: tiny_model(family, **model).get_initial_variables(key, SHAPES), KEY)
+    # Drawn with NumPy: nothing to compile.
+    return jax.tree.map(
+        lambda leaf: (random.normal(size=leaf.shape) / np.sqrt(leaf.shape[0]) + (leaf.ndim == 1)).astype(np.float32),
+        nn.meta.unbox(boxed),
+    )
 
 
 def initial_params(model, *, seed: int):
-    shapes = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens"), (1, 2))
-    return nn.meta.unbox(jax.jit(lambda key: model.get_initial_variables(key, shapes))(jax.random.PRNGKey(seed)))
+    return nn.meta.unbox(jax.jit(lambda key: model.get_initial_variables(key, SHAPES))(jax.random.PRNGKey(seed)))
 
 
 @functools.cache

@@ -1,10 +1,8 @@
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 
 from t5core.config.presets import PRESETS
 from t5core.models.layers import NetworkConfig
@@ -27,34 +25,38 @@ def published_bucket(relative_position, *, bidirectional, num_buckets=32, max_di
     return bucket + min(num_exact + math.floor(fraction * (num_buckets - num_exact) + 1e-9), num_buckets - 1)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["bidirectional", "causal"])
-def bias(request):
-    """Returns the module, bound to parameters that name their bucket, and whether it is bidirectional."""
-    module = RelativePositionBias(NetworkConfig(architecture=PRESETS["t5_1_1_tiny"]), bidirectional=request.param)
-    embedding = jnp.arange(32.0) + 100.0 * jnp.arange(4)[:, None]
-    return module.bind({"params": {"rel_embedding": embedding}}), request.param
+# Parameters that name their bucket: 100 * head + bucket.
+PARAMS = {"rel_embedding": np.arange(32.0, dtype=np.float32) + 100.0 * np.arange(4, dtype=np.float32)[:, None]}
 
 
-def test_every_pair_of_positions_has_its_published_bucket(bias):
-    module, bidirectional = bias
-    values = np.asarray(module(200, 230))
+def compiled(bidirectional, method, *arguments):
+    module = RelativePositionBias(NetworkConfig(architecture=PRESETS["t5_1_1_tiny"]), bidirectional=bidirectional)
+    return jax.jit(lambda params: module.apply({"params": params}, *arguments, method=method))
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_every_pair_of_positions_has_its_published_bucket(bidirectional):
+    values = np.asarray(compiled(bidirectional, "__call__", 200, 230)(PARAMS))
     assert values.shape == (1, 4, 200, 230)
     expected = [[published_bucket(k - q, bidirectional=bidirectional) for k in range(230)] for q in range(200)]
     np.testing.assert_array_equal(values[0, 0], expected)
     np.testing.assert_array_equal(values[0, 3], values[0, 0] + 300.0)
 
 
-def test_rows_of_single_positions_are_rows_of_the_whole(bias):
-    module, _ = bias
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_rows_of_single_positions_have_their_published_buckets(bidirectional):
     positions = np.array([0, 7, 140, 3])
-    rows = module.rows(jnp.asarray(positions), 150)
-    np.testing.assert_array_equal(rows[:, :, 0], np.asarray(module(150, 150))[0, :, positions])
+    rows = np.asarray(compiled(bidirectional, "rows", positions, 150)(PARAMS))
+    assert rows.shape == (4, 4, 1, 150)
+    expected = [[published_bucket(k - q, bidirectional=bidirectional) for k in range(150)] for q in positions]
+    np.testing.assert_array_equal(rows[:, 0, 0], expected)
+    np.testing.assert_array_equal(rows[:, 2], rows[:, 0] + 200.0)
 
 
-def test_gradient_counts_each_pair_once(bias):
-    module, bidirectional = bias
-    unbound, variables = module.unbind()
-    gradient = jax.grad(lambda params: unbound.apply({"params": params}, 5, 9).sum())(nn.unbox(variables["params"]))
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_gradient_counts_each_pair_once(bidirectional):
+    bias = compiled(bidirectional, "__call__", 5, 9)
+    gradient = jax.jit(jax.grad(lambda params: bias(params).sum()))(PARAMS)
     buckets = [published_bucket(k - q, bidirectional=bidirectional) for q in range(5) for k in range(9)]
     np.testing.assert_array_equal(gradient["rel_embedding"][0], np.bincount(buckets, minlength=32))
 

@@ -162,7 +162,7 @@ def write_segment(run: pathlib.Path, end: int, *, reused: bool) -> None:
 
 def write_stage(run: pathlib.Path, stage: str, *, name: str = "", reused: bool = False, **fields: Any) -> None:
     reason = fields.pop("reason", "fingerprint 6f1d2c3b4a596877 unchanged" if reused else "no dataset yet")
-    content = {"stage": stage, "name": name or stage, "reused": reused, "reason": reason, "seconds": 0.4, **fields}
+    content = {"stage": stage, "name": name, "reused": reused, "reason": reason, "seconds": 0.4, **fields}
     suffix = f"{stage}-{name}" if name else stage
     storage.write_json(run / f"records/stage-{suffix}.json", content)
 
@@ -214,7 +214,12 @@ def mixture_manifest(fingerprint: str, tasks: dict[str, manifest.Manifest]) -> m
     packed = manifest.SplitRecord(
         rows=9216,
         features={"encoder_input_tokens": manifest.FeatureSpec(dtype="uint16", length=128)},
-        tokens={"encoder_input_tokens": 1_100_000, "decoder_target_tokens": 361_000},
+        tokens={
+            "encoder_input_tokens": 1_100_000,
+            "encoder_segment_ids": 1_100_000,
+            "decoder_target_tokens": 361_000,
+            "decoder_segment_ids": 361_000,
+        },
     )
     return manifest.Manifest(
         kind="mixture",
@@ -240,9 +245,9 @@ def write_data(root: pathlib.Path, run: pathlib.Path, *, reused: bool) -> None:
         SENTENCES: task_manifest(SENTENCES, 4004, "91a2b3c4d5e6f708"),
     }
     made = [("materialise", name, task) for name, task in tasks.items()]
-    made.append(("assemble", "demo", mixture_manifest("0f1e2d3c4b5a6978", tasks)))
+    made.append(("assemble", "", mixture_manifest("0f1e2d3c4b5a6978", tasks)))
     for stage, name, content in made:
-        uri = root / f"datasets/{name}-{content.fingerprint}"
+        uri = root / f"datasets/{content.name}-{content.fingerprint}"
         storage.write_text(uri / "manifest.json", manifest.render(content))
         write_stage(run, stage, name=name, reused=reused, fingerprint=content.fingerprint, uri=str(uri), seconds=6.21)
 
@@ -266,7 +271,7 @@ def build(
     """
     run = root / name
     storage.write_text(run / "config.yaml", CONFIG)
-    identity = {"fingerprint": "c0ffee00c0ffee00", "created": "2026-11-30T20:58:41+00:00", "seed": 0}
+    identity = {"identity": "c0ffee00c0ffee00", "created": "2026-11-30T20:58:41+00:00", "name": name, "seed": 0}
     storage.write_json(run / "run.json", identity)
     again = "the same configuration" if reused else "a new run"
     write_stage(run, "resolve", reused=reused, reason=again, fingerprint="c0ffee00c0ffee00", uri=str(run))

@@ -115,6 +115,8 @@ def test_ticks_are_round_inside_and_no_two_labels_are_alike(low: float, width: f
     slack = 1e-6 * width
     assert 2 <= len(values) <= 7
     assert all(low - slack <= value <= low + width + slack for value in values)
+    step = values[1] - values[0]
+    assert round(step / 10 ** math.floor(math.log10(step) + 1e-9), 3) in (1, 2, 5)
     assert len(set(charts.tick_labels(values))) == len(values)
 
 

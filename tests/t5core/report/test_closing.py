@@ -34,7 +34,7 @@ def test_the_lines_hold_what_a_person_wants_to_know(run: pathlib.Path):
 
 def test_a_second_run_names_each_stage_as_reused_with_the_reason(tmp_path: pathlib.Path):
     lines = lines_of(fake_run.build(tmp_path, reused=True))
-    for stage in ("vocabulary", f"materialise {fake_run.SPANS}", f"materialise {fake_run.SENTENCES}", "assemble demo"):
+    for stage in ("vocabulary", f"materialise {fake_run.SPANS}", f"materialise {fake_run.SENTENCES}", "assemble"):
         line = next(line for line in lines if line.strip().startswith(stage))
         assert line.endswith("reused  fingerprint 6f1d2c3b4a596877 unchanged")
     assert any("train" in line and "reused  all 4 segments reused" in line for line in lines)

@@ -18,7 +18,7 @@ def test_every_part_of_a_run_is_read(run: pathlib.Path):
     assert (record.name, record.uri, record.total_steps) == ("demo", str(run), 240)
     assert record.config_text == fake_run.CONFIG
     assert record.identity is not None
-    assert record.identity["fingerprint"] == "c0ffee00c0ffee00"
+    assert record.identity["identity"] == "c0ffee00c0ffee00"
     assert [stage.stage for stage in record.stages] == [
         "resolve", "vocabulary", "materialise", "materialise", "assemble", "verify", "initialise",
     ]  # fmt: skip
@@ -88,7 +88,7 @@ def test_a_damaged_manifest_is_an_error_and_a_missing_one_is_not(run: pathlib.Pa
     with pytest.raises(errors.IntegrityError, match=r"manifest\.json"):
         gather(str(run))
     path.unlink()
-    assert [dataset.stage.name for dataset in gather(str(run)).datasets if dataset.manifest is None] == ["demo"]
+    assert [dataset.stage.stage for dataset in gather(str(run)).datasets if dataset.manifest is None] == ["assemble"]
 
 
 def test_a_prediction_that_a_kill_cut_off_is_passed_over(run: pathlib.Path):

@@ -19,7 +19,7 @@ def test_a_metric_leads_down_to_the_configuration(run: pathlib.Path):
     links = links_of(run)
     assert [link.what for link in links] == [
         "metrics", "checkpoint of step 240", "segment", "state of step 0",
-        "mixture", "task dataset", "task dataset", "vocabulary", "configuration",
+        "mixture", f"task {fake_run.SENTENCES}", f"task {fake_run.SPANS}", "vocabulary", "configuration",
     ]  # fmt: skip
     by_name = {link.what: link for link in links}
     last, first = fake_run.checkpoint(run, 240), fake_run.checkpoint(run, 0)

@@ -108,9 +108,11 @@ def test_data_is_shown_as_its_manifests_say(run: pathlib.Path):
     shown = page_of(run)
     train = next(row for row in shown.tables["Tasks, tokenised"] if row[0][0] == fake_run.SPANS)
     assert [text for text, _ in train] == [
-        fake_run.SPANS, "train", "5,310", "2", "515,070", "164,610", "37 targets", "3 empty target", "0.0018 %",
+        fake_run.SPANS, "train", "5,310", "2", "515,070", "164,610", "targets: 37", "empty target: 3", "0.0018 %",
     ]  # fmt: skip
-    share = next(row for row in shown.tables["What each task gave to the mixture demo"] if row[0][0] == fake_run.SPANS)
+    assert [text for text, _ in shown.tables["Mixture"][1]][4:6] == ["361,000", "1,100,000"]
+    assert "segment_ids" not in shown.text
+    share = next(row for row in shown.tables["What each task gave to the mixture"] if row[0][0] == fake_run.SPANS)
     assert [text for text, _ in share][1:5] == ["0.75", "0.7501", "5,310", "9,000"]
     assert "93.2 % of encoder_input_tokens" in shown.text
     assert "12,000 examples packed into 9,216 rows" in shown.text
@@ -194,7 +196,7 @@ def test_an_empty_directory_renders(tmp_path: pathlib.Path):
 def test_a_dataset_that_is_gone_is_said_to_be(run: pathlib.Path):
     path = next((run.parent / "datasets").glob("demo-*/manifest.json"))
     path.unlink()
-    assert f"The manifest of demo is missing at {path.parent}." in page_of(run).text
+    assert f"A manifest is missing: that of the dataset {path.parent}." in page_of(run).text
 
 
 def test_the_same_run_gives_the_same_page(run: pathlib.Path):
