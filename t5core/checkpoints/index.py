@@ -6,12 +6,16 @@ import dataclasses
 import re
 from typing import Any
 
+import fsspec.config
 import pydantic
 from etils import epath
 
 from t5core import errors, storage
 from t5core.checkpoints import record, seal
 from t5core.config import edges
+
+# What a listing said once, gcsfs would go on to say for ever; other processes add and delete.
+fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
 
 RECORD_FILE = "record/metadata"
 UNFINISHED_MARK = ".orbax-checkpoint-tmp"  # how Orbax names a folder that it is still writing
@@ -62,11 +66,17 @@ def survey(uri: str) -> Survey:
 
 def _problem(checkpoint: epath.Path) -> str | None:
     """Returns what a checkpoint lacks, or None; looks at names only."""
-    begun = any((checkpoint / name).exists() for name in (seal.FILE, seal.COMMIT_FILE))
-    if storage.is_remote(str(checkpoint)) and not begun:
+    try:
+        names = {entry.name for entry in checkpoint.iterdir()}
+    except FileNotFoundError:
+        return _NEVER_COMMITTED  # deleted a moment ago
+    except NotADirectoryError:
+        return f"{checkpoint} is not a folder"
+    if storage.is_remote(str(checkpoint)) and not names & {seal.FILE, seal.COMMIT_FILE}:
         return _NEVER_COMMITTED
-    needed = (seal.COMMIT_FILE, seal.METADATA_FILE, seal.FILE, RECORD_FILE, "state")
-    missing = [name for name in needed if not (checkpoint / name).exists()]
+    missing = [
+        name for name in (seal.COMMIT_FILE, seal.METADATA_FILE, seal.FILE, "record", "state") if name not in names
+    ]
     return f"{checkpoint / missing[0]} is missing" if missing else None
 
 

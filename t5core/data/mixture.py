@@ -24,6 +24,7 @@ from t5core.fingerprints import code_fingerprint
 MAX_EPOCHS = 100
 _DECIDING_MODULES = (
     "t5core.data.converters",
+    "t5core.data.manifest",
     "t5core.data.mixture",
     "t5core.data.ordering",
     "t5core.data.packing",

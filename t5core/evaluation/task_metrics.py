@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from t5core import errors, storage
+from t5core import errors
 from t5core.config.schema import DataConfig
-from t5core.data import worker
+from t5core.data import store, worker
 from t5core.data.materialise import task_named
 from t5core.evaluation import metric_functions
 
@@ -44,11 +44,11 @@ def examples(uri: str, *, count: int) -> list[dict[str, Any]]:
     Raises:
       IntegrityError: there are fewer.
     """
-    file = f"{uri}/{_EXAMPLES_FILE}"
-    rows = [json.loads(line) for line in storage.path(file).read_text(encoding="utf-8").split("\n") if line]
+    rows = [json.loads(line) for line in store.read_text(uri, _EXAMPLES_FILE).split("\n") if line]
     if len(rows) < count:
         raise errors.IntegrityError(
-            f"{file} holds {len(rows)} examples, but there are {count} predictions; delete the dataset and run again"
+            f"{uri}/{_EXAMPLES_FILE} holds {len(rows)} examples, but there are {count} predictions; "
+            "delete the dataset and run again"
         )
     return rows[:count]
 

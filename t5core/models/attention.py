@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
-from flax.linen import initializers
+from flax.linen import initializers, spmd
 from jaxtyping import Array, Bool, Float, Int
 
 from t5core.models.dropout import Masks, dropped
@@ -45,6 +45,7 @@ class Attention(nn.Module):
     config: NetworkConfig
 
     def setup(self) -> None:
+        """Declares submodules and parameters."""
         architecture = self.config.architecture
         scale = math.sqrt(architecture.head_dim)
 
@@ -64,7 +65,7 @@ class Attention(nn.Module):
     def _heads_first(self, x: Float[Array, "batch length joined"]) -> Float[Array, "batch heads length head_dim"]:
         architecture = self.config.architecture
         # Constrained before the split: the joined dim divides over the mesh, the number of heads need not.
-        x = nn.with_logical_constraint(x, ("batch", "length", "joined_kv"))
+        x = spmd.with_logical_constraint(x, ("batch", "length", "joined_kv"))
         return x.reshape(*x.shape[:2], architecture.num_heads, architecture.head_dim).swapaxes(1, 2)
 
     def keys_values(self, inputs: Float[Array, "batch key embed"]) -> KeyValue:
@@ -76,7 +77,9 @@ class Attention(nn.Module):
         self.put_variable("cache", "cached_key", source.key)
         self.put_variable("cache", "cached_value", source.value)
 
-    def extend_cache(self, source: KeyValue, position: Int[Array, " batch"], writable: Bool[Array, " batch"]) -> KeyValue:
+    def extend_cache(
+        self, source: KeyValue, position: Int[Array, " batch"], writable: Bool[Array, " batch"]
+    ) -> KeyValue:
         """Returns all that is cached once `source`, of one position per row, is stored at `position`.
 
         Rows that are not `writable`, and positions beyond the end, keep what they have.

@@ -90,7 +90,7 @@ class BaseTransformerModel(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def FEATURE_CONVERTER_CLS(self) -> type:  # noqa: N802 (T5X's name)
+    def FEATURE_CONVERTER_CLS(self) -> type:
         """The SeqIO feature converter that makes this model's batches; imports SeqIO."""
 
     @abc.abstractmethod
@@ -145,9 +145,7 @@ class BaseTransformerModel(abc.ABC):
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns what `loss_fn` does, from the logits of the batch."""
         targets = jnp.asarray(batch["decoder_target_tokens"], jnp.int32)
-        losses = token_losses(
-            logits, targets, label_smoothing=self._loss.label_smoothing, z_loss=self._loss.z_loss
-        )
+        losses = token_losses(logits, targets, label_smoothing=self._loss.label_smoothing, z_loss=self._loss.z_loss)
         per_token = losses.cross_entropy + losses.z_loss
         if normalizer is None:
             normalizer = self.loss_normalizer(batch)
@@ -170,12 +168,14 @@ class BaseTransformerModel(abc.ABC):
         return objective, {name: jnp.asarray(value, jnp.float32) for name, value in metrics.items()}
 
     def _feature_metrics(self, batch: Batch) -> dict[str, Any]:
-        """Returns by feature `non_padding_tokens/`, `tokens/` (all), and `effective_batch_size/` (examples in the rows)."""
+        """Returns, by feature, `non_padding_tokens/`, `tokens/` (all) and `effective_batch_size/` (examples)."""
         metrics: dict[str, Any] = {}
         for name, (ids, packed) in self._token_features(batch).items():
             metrics[f"non_padding_tokens/{name}"] = jnp.sum(ids > 0)
             metrics[f"tokens/{name}"] = ids.size
-            metrics[f"effective_batch_size/{name}"] = jnp.sum(jnp.max(ids, axis=1) if packed else jnp.any(ids > 0, axis=1))
+            metrics[f"effective_batch_size/{name}"] = jnp.sum(
+                jnp.max(ids, axis=1) if packed else jnp.any(ids > 0, axis=1)
+            )
         return metrics
 
     def eval_fn(self, params: Params, batch: Batch) -> tuple[Float[Array, ""], Metrics]:

@@ -39,11 +39,10 @@ class SelfContext:
 
 @struct.dataclass
 class CrossContext:
-    """What the decoder sees of the encoder: its output, or (decoding) each layer's keys and values made from it."""
+    """What the decoder sees of the encoder; `encoded` is its output, None where each layer is given what it needs."""
 
     mask: Mask
     encoded: Float[Array, "batch key embed"] | None = None
-    sources: tuple[KeyValue, ...] | None = None
 
 
 @struct.dataclass
@@ -83,12 +82,14 @@ class EncoderLayer(nn.Module):
     config: NetworkConfig
 
     def setup(self) -> None:
+        """Declares submodules and parameters."""
         self.pre_attention_layer_norm = RMSNorm(self.config.dtype)
         self.attention = Attention(self.config)
         self.pre_mlp_layer_norm = RMSNorm(self.config.dtype)
         self.mlp = FeedForward(self.config)
 
     def __call__(self, hidden: Hidden, context: SelfContext, masks: Masks | None = None) -> Hidden:
+        """Returns the layer's output; without dropout masks there is no dropout."""
         rate = self.config.dropout_rate
         x = self.pre_attention_layer_norm(hidden)
         source = self.attention.keys_values(x)
@@ -105,6 +106,7 @@ class DecoderLayer(nn.Module):
     attends_to_encoder: bool
 
     def setup(self) -> None:
+        """Declares submodules and parameters."""
         self.pre_self_attention_layer_norm = RMSNorm(self.config.dtype)
         self.self_attention = Attention(self.config)
         if self.attends_to_encoder:
@@ -124,9 +126,16 @@ class DecoderLayer(nn.Module):
             source = self.self_attention.extend_cache(source, context.step.position, context.step.writable)
         if context.fills_cache:
             self.self_attention.fill_cache(source)
-        return self.self_attention(
-            x, source, mask=context.mask, bias=context.bias, masks=masks, site="self_weights"
-        )
+        return self.self_attention(x, source, mask=context.mask, bias=context.bias, masks=masks, site="self_weights")
+
+    def _cross_attention(
+        self, hidden: Hidden, context: CrossContext, source: KeyValue | None, masks: Masks | None
+    ) -> Hidden:
+        x = self.pre_cross_attention_layer_norm(hidden)
+        if source is None:
+            assert context.encoded is not None, "either the encoder's output or the layer's source of it is given"
+            source = self.cross_source(context.encoded)
+        return self.encoder_decoder_attention(x, source, mask=context.mask, masks=masks, site="cross_weights")
 
     def __call__(
         self, hidden: Hidden, context: DecoderContext, masks: Masks | None = None, cross_source: KeyValue | None = None
@@ -143,11 +152,7 @@ class DecoderLayer(nn.Module):
         x = self._self_attention(hidden, context.own, masks)
         hidden = hidden + dropped(x, masks, "self_output", rate=rate)
         if context.cross is not None:
-            source = self.cross_source(context.cross.encoded) if cross_source is None else cross_source
-            x = self.pre_cross_attention_layer_norm(hidden)
-            x = self.encoder_decoder_attention(
-                x, source, mask=context.cross.mask, masks=masks, site="cross_weights"
-            )
+            x = self._cross_attention(hidden, context.cross, cross_source, masks)
             hidden = hidden + dropped(x, masks, "cross_output", rate=rate)
         x = self.mlp(self.pre_mlp_layer_norm(hidden), masks)
         return hidden + dropped(x, masks, "mlp_output", rate=rate)

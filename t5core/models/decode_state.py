@@ -46,8 +46,10 @@ def is_known(value: Any) -> bool:
 
 
 def settled(value: Any) -> Any:
-    """Returns `value`, as numpy if it is a known JAX array: JAX would trace a comparison even of known arrays."""
-    return np.asarray(value)[()] if isinstance(value, jax.Array) and is_known(value) else value
+    """Returns `value`, as a number or numpy array if it is a known JAX array, whose comparisons JAX would trace."""
+    if not isinstance(value, jax.Array) or not is_known(value):
+        return value
+    return value.item() if value.ndim == 0 else np.asarray(value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from t5core import errors
-from t5core.models.base import Batch, BaseTransformerModel, Params
-from t5core.models.networks import DecoderOnly, initial_cache
+from t5core.models.base import BaseTransformerModel, Batch, Params
+from t5core.models.networks import DecoderOnly
 
 
 def _shift_left(
@@ -42,7 +42,7 @@ class DecoderOnlyModel(BaseTransformerModel):
         self._bidirectional = inputs_bidirectional_attention
 
     @property
-    def FEATURE_CONVERTER_CLS(self) -> type:  # noqa: N802 (T5X's name)
+    def FEATURE_CONVERTER_CLS(self) -> type:
         """`seqio.DecoderFeatureConverter`; imports SeqIO."""
         import seqio
 
@@ -103,7 +103,7 @@ class DecoderOnlyModel(BaseTransformerModel):
         prompt = jnp.asarray(batch["decoder_input_tokens"], jnp.int32) * in_prompt
         # The inputs of a prompt are the 0 that starts a row and the prompt's tokens; the last of them is at this index.
         prompt_lengths = jnp.sum(in_prompt, axis=1) - 1
-        rows, length = prompt.shape
+        length = prompt.shape[1]
         _, filled = self.module.apply(
             {"params": params},
             prompt,

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 # By site; True keeps.
-Masks = Mapping[str, Bool[Array, "batch *site"]]
+Masks = Mapping[str, Bool[Array, "..."]]
 
 
 def draw_masks(key: Array, *, rate: float, batch: int, sites: Mapping[str, tuple[int, ...]]) -> Masks:
@@ -27,7 +27,7 @@ def draw_masks(key: Array, *, rate: float, batch: int, sites: Mapping[str, tuple
 
 
 def dropped(x: Float[Array, "*dims"], masks: Masks | None, site: str, *, rate: float) -> Float[Array, "*dims"]:
-    """Returns `x` with what the site's mask does not keep set to 0, and the rest scaled up; without masks `x` itself."""
+    """Returns `x` with 0 where the site's mask does not keep it, the rest scaled up; without masks `x` itself."""
     if masks is None:
         return x
     return jnp.where(masks[site], x / (1.0 - rate), jnp.zeros((), x.dtype))

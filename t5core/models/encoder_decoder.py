@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from t5core import errors
-from t5core.models.base import Batch, BaseTransformerModel, Params
+from t5core.models.base import BaseTransformerModel, Batch, Params
 from t5core.models.networks import EncoderDecoder, initial_cache
 
 
@@ -22,7 +22,7 @@ class EncoderDecoderModel(BaseTransformerModel):
     module: EncoderDecoder
 
     @property
-    def FEATURE_CONVERTER_CLS(self) -> type:  # noqa: N802 (T5X's name)
+    def FEATURE_CONVERTER_CLS(self) -> type:
         """`seqio.EncDecFeatureConverter`; imports SeqIO."""
         import seqio
 

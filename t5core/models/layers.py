@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.linen import initializers
+from flax.linen import initializers, spmd
 from jaxtyping import Array, Float, Int
 
 from t5core.config.presets import Architecture
@@ -39,6 +39,13 @@ class NetworkConfig:
     remat_policy: str = "none"
 
 
+def parameter(
+    module: nn.Module, name: str, init: initializers.Initializer, shape: tuple[int, ...], axes: tuple[str, ...]
+) -> Array:
+    """Returns the float32 parameter `name` of `module`, created by `init` with the names of its axes."""
+    return cast(Array, module.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32))
+
+
 class Dense(nn.Module):
     """A product with a [inputs, features] kernel, without bias."""
 
@@ -49,8 +56,8 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Float[Array, "*batch inputs"]) -> Float[Array, "*batch features"]:
-        init = nn.with_logical_partitioning(self.kernel_init, self.axes)
-        kernel = self.param("kernel", init, (inputs.shape[-1], self.features), jnp.float32)
+        """Returns the product, in the layer's dtype."""
+        kernel = parameter(self, "kernel", self.kernel_init, (inputs.shape[-1], self.features), self.axes)
         return jnp.dot(inputs.astype(self.dtype), kernel.astype(self.dtype))
 
 
@@ -61,8 +68,8 @@ class RMSNorm(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Float[Array, "*batch embed"]) -> Float[Array, "*batch embed"]:
-        init = nn.with_logical_partitioning(initializers.ones, ("embed",))
-        scale = self.param("scale", init, (inputs.shape[-1],), jnp.float32)
+        """Returns the scaled inputs, in the layer's dtype."""
+        scale = parameter(self, "scale", initializers.ones, (inputs.shape[-1],), ("embed",))
         wide = inputs.astype(jnp.float32)
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         normed = wide * jax.lax.rsqrt(mean_square + NORM_EPSILON)
@@ -78,6 +85,7 @@ class FeedForward(nn.Module):
     def __call__(
         self, inputs: Float[Array, "batch length embed"], masks: Masks | None = None
     ) -> Float[Array, "batch length embed"]:
+        """Returns the block's output; without dropout masks there is no dropout."""
         architecture, dtype = self.config.architecture, self.config.dtype
         names = architecture.mlp_activations
         branches = [
@@ -90,7 +98,7 @@ class FeedForward(nn.Module):
         ]
         hidden = functools.reduce(operator.mul, branches)
         hidden = dropped(hidden, masks, "mlp_hidden", rate=self.config.dropout_rate)
-        hidden = nn.with_logical_constraint(hidden, ("batch", "length", "mlp"))
+        hidden = spmd.with_logical_constraint(hidden, ("batch", "length", "mlp"))
         return Dense(inputs.shape[-1], ("mlp", "embed"), dtype=dtype, name="wo")(hidden)
 
 
@@ -100,9 +108,10 @@ class TokenEmbedder(nn.Module):
     config: NetworkConfig
 
     def setup(self) -> None:
+        """Declares submodules and parameters."""
         architecture = self.config.architecture
-        init = nn.with_logical_partitioning(initializers.normal(1.0), ("vocab", "embed"))
-        self.embedding = self.param("embedding", init, (architecture.vocab_size, architecture.emb_dim), jnp.float32)
+        shape = (architecture.vocab_size, architecture.emb_dim)
+        self.embedding = parameter(self, "embedding", initializers.normal(1.0), shape, ("vocab", "embed"))
 
     def __call__(self, tokens: Int[Array, "batch length"]) -> Float[Array, "batch length embed"]:
         """Returns the tokens' rows; an id beyond the vocabulary gives NaN, so that it cannot go unseen.

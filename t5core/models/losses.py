@@ -6,7 +6,6 @@ Source: `t5x/losses.py@cc342d4`; z-loss: Mesh TensorFlow's, an extra z_loss * lo
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 
 import jax
@@ -44,7 +43,9 @@ def token_losses(
       ConfigError: the shapes do not fit.
     """
     if logits.shape[:-1] != targets.shape:
-        raise errors.ConfigError(f"logits {logits.shape} do not fit targets {targets.shape}; give logits for each token")
+        raise errors.ConfigError(
+            f"logits {logits.shape} do not fit targets {targets.shape}; give logits for each token"
+        )
     cross_entropy, squared_log_z = _cross_entropy(logits, targets, label_smoothing)
     return TokenLosses(
         cross_entropy=cross_entropy - _target_entropy(label_smoothing, logits.shape[-1]),
@@ -67,8 +68,7 @@ def _is_target(logits: Logits, targets: Int[Array, "batch length"]) -> Bool[Arra
     return jnp.arange(logits.shape[-1]) == targets[..., None]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _cross_entropy(
+def _cross_entropy_and_squared_log_z(
     logits: Logits, targets: Int[Array, "batch length"], label_smoothing: float
 ) -> tuple[PerToken, PerToken]:
     """Returns -sum(soft target * log softmax) and log(Z)^2.
@@ -104,6 +104,7 @@ def _cross_entropy_backward(
     return of_log_z[..., None] * softmax - of_cross_entropy[..., None] * soft_targets, None
 
 
+_cross_entropy = jax.custom_vjp(_cross_entropy_and_squared_log_z, nondiff_argnums=(2,))
 _cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 

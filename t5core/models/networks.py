@@ -20,6 +20,7 @@ from t5core.models.transformer import Decoder, Encoder
 
 Tokens = Int[Array, "batch length"]
 Logits = Float[Array, "batch length vocab"]
+Position = Int[Array, ""] | Int[Array, " rows"]
 
 
 def initial_cache(config: NetworkConfig, *, batch: int, length: int) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def initial_cache(config: NetworkConfig, *, batch: int, length: int) -> dict[str
     }
 
 
-def _step(token: Tokens, position: Int[Array, "..."], prompt_lengths: Int[Array, " batch"] | None = None) -> Step:
+def _step(token: Tokens, position: Position, prompt_lengths: Int[Array, " batch"] | None = None) -> Step:
     """Returns the step at `position` (a scalar, or one number per row); positions inside a prompt are not stored."""
     position = jnp.broadcast_to(jnp.asarray(position, jnp.int32), token.shape[:1])
     writable = jnp.ones_like(position, bool) if prompt_lengths is None else position >= prompt_lengths
@@ -45,6 +46,7 @@ class EncoderDecoder(nn.Module):
     config: NetworkConfig
 
     def setup(self) -> None:
+        """Declares submodules and parameters."""
         self.token_embedder = TokenEmbedder(self.config)
         self.encoder = Encoder(self.config)
         self.decoder = Decoder(self.config, self.token_embedder)
@@ -85,7 +87,7 @@ class EncoderDecoder(nn.Module):
     def step(
         self,
         token: Int[Array, "rows 1"],
-        position: Int[Array, "..."],
+        position: Position,
         sources: tuple[KeyValue, ...],
         encoder_input_tokens: Tokens,
         *,
@@ -94,7 +96,7 @@ class EncoderDecoder(nn.Module):
         """Returns the logits of the next token; rows may be several per example, one after another."""
         mask = (encoder_input_tokens > 0)[:, None, None, :]
         return self.decoder.step(
-            token, _step(token, position), CrossContext(mask=mask, sources=sources), length=length
+            token, _step(token, position), length=length, cross=CrossContext(mask=mask), cross_sources=sources
         )
 
 
@@ -104,6 +106,7 @@ class DecoderOnly(nn.Module):
     config: NetworkConfig
 
     def setup(self) -> None:
+        """Declares submodules and parameters."""
         self.decoder = Decoder(self.config)
 
     def __call__(
@@ -132,7 +135,7 @@ class DecoderOnly(nn.Module):
     def step(
         self,
         token: Int[Array, "rows 1"],
-        position: Int[Array, "..."],
+        position: Position,
         prompt_lengths: Int[Array, " rows"],
         *,
         length: int,

@@ -13,7 +13,7 @@ from flax import linen as nn
 from flax.linen import initializers
 from jaxtyping import Array, Float, Int
 
-from t5core.models.layers import NetworkConfig
+from t5core.models.layers import NetworkConfig, parameter
 
 
 def distance_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
@@ -51,12 +51,11 @@ class RelativePositionBias(nn.Module):
     bidirectional: bool
 
     def setup(self) -> None:
+        """Declares submodules and parameters."""
         architecture = self.config.architecture
         shape = (architecture.num_heads, architecture.relative_attention_num_buckets)
-        init = nn.with_logical_partitioning(
-            initializers.variance_scaling(1.0, "fan_avg", "uniform"), ("heads", "relpos_buckets")
-        )
-        self.rel_embedding = self.param("rel_embedding", init, shape, jnp.float32)
+        init = initializers.variance_scaling(1.0, "fan_avg", "uniform")
+        self.rel_embedding = parameter(self, "rel_embedding", init, shape, ("heads", "relpos_buckets"))
 
     def _buckets(self, distance: Int[Array, "*dims"]) -> Int[Array, "*dims"]:
         """Returns the bucket of each distance (key position minus query position)."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
+from flax.linen import spmd
 from jaxtyping import Array, Float, Int
 
 from t5core.models import masks as attention_masks
@@ -36,7 +37,7 @@ class Stack(nn.Module):
     def draws(
         self, hidden: Hidden, *, num_layers: int, encoded: Hidden | None, deterministic: bool
     ) -> tuple[Masks | None, Masks | None]:
-        """Returns the dropout masks of the stack's ends ("input", "output"), and of its layers; None without dropout."""
+        """Returns the dropout masks of the stack's ends ("input", "output") and of its layers; None without dropout."""
         rate = self.config.dropout_rate
         if deterministic or rate == 0.0:
             return None, None
@@ -80,6 +81,7 @@ class Encoder(Stack):
     """The stack of encoder layers over embedded tokens, with its norm at the end."""
 
     def setup(self) -> None:
+        """Declares submodules and parameters."""
         self.relpos_bias = RelativePositionBias(self.config, bidirectional=True)
         self.layers = [EncoderLayer(self.config) for _ in range(self.config.architecture.num_encoder_layers)]
         self.encoder_norm = RMSNorm(self.config.dtype)
@@ -103,6 +105,7 @@ class Decoder(Stack):
     shared_embedder: TokenEmbedder | None = None
 
     def setup(self) -> None:
+        """Declares submodules and parameters."""
         architecture = self.config.architecture
         self.relpos_bias = RelativePositionBias(self.config, bidirectional=False)
         self.layers = [self._layer() for _ in range(architecture.num_decoder_layers)]
@@ -145,7 +148,13 @@ class Decoder(Stack):
             hidden = layer(hidden, DecoderContext(own=own))
 
     def step(
-        self, token: Int[Array, "batch 1"], step: Step, cross: CrossContext | None = None, *, length: int
+        self,
+        token: Int[Array, "batch 1"],
+        step: Step,
+        *,
+        length: int,
+        cross: CrossContext | None = None,
+        cross_sources: tuple[KeyValue, ...] | None = None,
     ) -> Float[Array, "batch 1 vocab"]:
         """Returns the logits after one more token per row, from the cache of `length` positions, which it extends.
 
@@ -158,12 +167,11 @@ class Decoder(Stack):
         )
         context = DecoderContext(own=own, cross=cross)
         hidden = self._embedder()(token)
-        sources = (None,) * len(self.layers) if cross is None else cross.sources
-        for layer, source in zip(self.layers, sources, strict=True):
+        for layer, source in zip(self.layers, cross_sources or (None,) * len(self.layers), strict=True):
             hidden = layer(hidden, context, cross_source=source)
         return self._logits(self.decoder_norm(hidden))
 
     def _logits(self, hidden: Hidden) -> Float[Array, "batch length vocab"]:
         if self.config.architecture.logits_via_embedding:
             return self._embedder().attend(hidden)
-        return nn.with_logical_constraint(self.logits_dense(hidden), ("batch", "length", "vocab"))
+        return spmd.with_logical_constraint(self.logits_dense(hidden), ("batch", "length", "vocab"))

@@ -18,7 +18,7 @@ class Optimizer(Protocol):
 
     Attributes:
       state_per_parameter: whether the state is {"param_states": one dict of arrays for each parameter, at its path}.
-        Such states of several optimisers can be joined into one tree.
+        Such states of several optimisers can be joined into one tree, so each looks only at those of its parameters.
     """
 
     @property

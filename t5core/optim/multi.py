@@ -125,7 +125,7 @@ class MultiOptimizer:
             updated, state = group.optimizer.apply_gradient(
                 _subtree(flat_grads, paths),
                 _subtree(flat_params, paths),
-                self._state_of(i, paths, opt_state),
+                self._state_of(i, opt_state),
                 step=step,
                 learning_rate=learning_rate,
             )
@@ -145,14 +145,11 @@ class MultiOptimizer:
         joined = {"param_states": trees.unflatten(shared), "groups": others}
         return {name: part for name, part in joined.items() if part}
 
-    def _state_of(self, group: int, paths: Sequence[str], opt_state: OptState) -> OptState:
-        if len(self._groups) == 1:
+    def _state_of(self, group: int, opt_state: OptState) -> OptState:
+        """Returns the state of one group; in a shared tree it finds its own parameters by their paths."""
+        if len(self._groups) == 1 or self._groups[group].optimizer.state_per_parameter:
             return opt_state
-        if not self._groups[group].optimizer.state_per_parameter:
-            return opt_state["groups"][str(group)]
-        owned = set(paths)
-        flat = trees.flatten(opt_state["param_states"])
-        return {"param_states": trees.unflatten({p: leaf for p, leaf in flat.items() if p.rpartition("/")[0] in owned})}
+        return opt_state["groups"][str(group)]
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

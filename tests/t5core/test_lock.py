@@ -205,7 +205,7 @@ def test_a_lock_file_that_was_never_finished_is_taken_over_when_it_is_old(uri, m
     os.makedirs(os.path.dirname(uri))
     with open(uri, "w"):
         pass
-    with pytest.raises(errors.RunDirectoryError, match="cannot be taken.*delete it if no run is under way"):
+    with pytest.raises(errors.RunDirectoryError, match=r"cannot be taken.*delete it if no run is under way"):
         RunLock(uri).acquire()
     os.utime(uri, (time.time() - 100, time.time() - 100))
     with RunLock(uri) as lock:

@@ -105,7 +105,7 @@ def test_differences_inside_lists_are_named_by_place(folder):
     run = resolved(folder)
     data = run.config.data.model_copy(update={"tasks": (run.config.data.tasks[0].model_copy(update={"rate": 2.0}),)})
     other = run.model_copy(update={"config": run.config.model_copy(update={"data": data})})
-    with pytest.raises(errors.RunDirectoryError, match="data.tasks.0.rate is None there and 2.0 here"):
+    with pytest.raises(errors.RunDirectoryError, match=r"data\.tasks\.0\.rate is None there and 2\.0 here"):
         RunDirectory(run.uri).claim(other, identity="two", config_text="")
 
 

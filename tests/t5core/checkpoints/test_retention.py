@@ -164,7 +164,7 @@ def test_a_published_checkpoint_stays_and_its_name_is_taken(tmp_path):
     pins.publish(str(tmp_path), 5, name="release-1")
     pins.publish(str(tmp_path), 5, name="release-1")
     assert pins.pinned_steps(str(tmp_path)) == {5}
-    with pytest.raises(errors.CheckpointError, match="'release-1' is checkpoint 5 of .* already; choose another name"):
+    with pytest.raises(errors.CheckpointError, match=r"'release-1' is checkpoint 5 of .* already; choose another name"):
         pins.publish(str(tmp_path), 10, name="release-1")
     with pytest.raises(errors.CheckpointError, match=r"'\.\./x' cannot name a checkpoint"):
         pins.publish(str(tmp_path), 5, name="../x")

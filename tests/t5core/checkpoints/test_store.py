@@ -116,7 +116,7 @@ assert not {{"jax", "orbax", "tensorflow", "numpy"}} & set(sys.modules), sorted(
 def test_the_index_of_nothing_is_empty_and_fresh(tmp_path):
     assert index.latest(str(tmp_path / "none")) is None
     assert index.survey(str(tmp_path / "none")).is_fresh
-    with pytest.raises(errors.CheckpointError, match="no checkpoint of step 3 in .*; committed steps: none"):
+    with pytest.raises(errors.CheckpointError, match=r"no checkpoint of step 3 in .*; committed steps: none"):
         index.read_record(str(tmp_path), 3)
     with pytest.raises(errors.CheckpointError, match="is not a checkpoint; give the folder of a step"):
         index.locate("/runs/demo/checkpoints")
@@ -194,8 +194,7 @@ def no_space():
 def test_a_background_save_that_fails_is_raised_with_its_step_and_loses_nothing(copy):
     with CheckpointStore(str(copy)) as store:
         with no_space(), pytest.raises(errors.CheckpointError) as failure:
-            store.save(30, state_at(30), PROVENANCE)
-            store.wait()
+            store.save(30, state_at(30), PROVENANCE, wait=True)
         message = str(failure.value)
         assert message.startswith(f"cannot save checkpoint 30 in {copy}: ")
         assert message.endswith("committed and safe: step 20; free space or restore the right to write there")
@@ -268,7 +267,7 @@ def test_data_that_changed_behind_the_seal_is_found_by_its_digest(copy, tmp_path
 def test_a_half_written_checkpoint_is_not_the_latest(copy, capsys):
     shutil.copytree(copy / "20", copy / "30", ignore=shutil.ignore_patterns("d", "record"))
     assert index.latest(str(copy)) == 20
-    assert "record/metadata is missing" in index.survey(str(copy)).broken[30]
+    assert "/30/record is missing" in index.survey(str(copy)).broken[30]
     assert_is(restore(copy), 20)
     assert "checkpoint 30 is damaged and set aside as 30.damaged-1" in capsys.readouterr().out
 
@@ -396,11 +395,11 @@ def test_killed_at_any_moment_the_last_committed_step_is_whole(tmp_path):
             lives.stdin.write("live\n")
             lives.stdin.flush()
             child = int(lives.stdout.readline())
-            wait_for(lambda: (index.latest(folder) or 0) > last)
+            wait_for(lambda before=last: (index.latest(folder) or 0) > before)
             time.sleep(luck.uniform(0.0, 0.15))
             seen = index.latest(folder)
             os.kill(child, signal.SIGKILL)
-            wait_for(lambda: not os.path.exists(f"/proc/{child}"))
+            wait_for(lambda killed=child: not os.path.exists(f"/proc/{killed}"))
             found = index.survey(folder)
             assert not found.broken
             assert not found.set_aside
@@ -433,14 +432,17 @@ def refuse(*_):
 
 abstract = {
     "step": spread((), jnp.int32),
-    "params": {"encoder": {"kernel": spread((40, 60), jnp.float32, "data", "model")}, "scale": spread((5,), jnp.bfloat16)},
+    "params": {
+        "encoder": {"kernel": spread((40, 60), jnp.float32, "data", "model")},
+        "scale": spread((5,), jnp.bfloat16)},
     "opt_state": {"param_states": {"encoder": {"kernel": {
         "v_row": spread((40,), jnp.float32, ("data", "model")), "m": spread((1,), jnp.float32)}}}},
 }
 with CheckpointStore(sys.argv[3]) as store:
     restored = store.restore(abstract)
     assert restored.record.step == 20, restored.record.step
-    double = jax.jit(lambda s: jax.tree.map(lambda x: x + x, s), out_shardings=jax.tree.map(lambda a: a.sharding, abstract))
+    shardings = jax.tree.map(lambda a: a.sharding, abstract)
+    double = jax.jit(lambda s: jax.tree.map(lambda x: x + x, s), out_shardings=shardings)
     provenance = Provenance.model_validate_json(sys.argv[4])
     store.save(40, double(restored.state), provenance, wait=True)
     store.save(40, double(restored.state), provenance, wait=True)

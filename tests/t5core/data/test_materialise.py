@@ -9,18 +9,16 @@ import pytest
 
 from t5core import errors
 from t5core.config import load
-from t5core.config.edges import TaskRequest
 from t5core.config.schema import PretrainConfig
 from t5core.data import materialise, store, worker
 from t5core.data.materialise import materialise_task
 from t5core.data.vocabulary import load_vocabulary
-from t5core.data.vocabulary_training import build_vocabulary
 from t5core.evaluation import task_metrics
+from tests.t5core.data.task_runs import made, raw, request_of, rows_of, run_of
 
 pytestmark = pytest.mark.xdist_group("seqio")
 
 EOS = 1
-BYTES = {"kind": "bytes", "extra_ids": 125}
 
 
 def sentences(count, seed=0):
@@ -29,42 +27,9 @@ def sentences(count, seed=0):
     return [" ".join(draw.choices(words, k=draw.randint(3, 60))) for _ in range(count)]
 
 
-def run_of(root, tasks, *, rows=384, vocabulary=None, seed=0, train=None, **data):
-    settings = {
-        "run": {"root": str(root), "name": "r", "seed": seed},
-        "model": {"vocab_size": rows},
-        "data": {
-            "tasks": tasks,
-            "feature_lengths": {"inputs": 48, "targets": 32},
-            "vocabulary": vocabulary or BYTES,
-            **data,
-        },
-        "train": train or {},
-    }
-    return load.resolve(PretrainConfig.model_validate(settings))
-
-
-def request_of(run, task=None):
-    reference = build_vocabulary(run).reference
-    return TaskRequest(run=run, vocabulary=reference, task=task or run.config.data.tasks[0].name)
-
-
-def made(root, tasks, task=None, **settings):
-    return materialise_task(request_of(run_of(root, tasks, **settings), task))
-
-
-def rows_of(dataset, split="train"):
-    reader = store.RowReader(dataset.uri, split=split)
-    return reader.read(0, reader.num_rows)
-
-
 def content(row):
     """Returns the tokens of a row without its padding."""
     return [int(token) for token in row if token]
-
-
-def raw(dataset):
-    return task_metrics.examples(dataset.uri, count=store.RowReader(dataset.uri, split="validation").num_rows)
 
 
 def no_worker(*args, **kwargs):

@@ -6,7 +6,7 @@ import pytest
 from t5core import errors, storage
 from t5core.data import store, worker
 from t5core.evaluation import task_metrics
-from tests.t5core.data.test_materialise import made, raw, rows_of, run_of
+from tests.t5core.data.task_runs import made, raw, rows_of, run_of
 
 pytestmark = pytest.mark.xdist_group("seqio")
 

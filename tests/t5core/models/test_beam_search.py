@@ -25,7 +25,7 @@ def program(*, stacked, **settings):
         model = toy.model(logits, stacked=stacked)
         return decoding.beam_search(inputs, cache, model, EOS, cache_offset=int(stacked), **settings)
 
-    return jax.jit(run)
+    return jax.jit(run, compiler_options=toy.QUICK_COMPILE)
 
 
 def search(logits, contexts=CONTEXTS, *, length, prompts=None, stacked=False, **settings):
@@ -176,7 +176,7 @@ def counting_program(**settings):
 
         return decoding.beam_search(inputs, cache, counted, EOS, **settings)
 
-    return jax.jit(run), calls
+    return jax.jit(run, compiler_options=toy.QUICK_COMPILE), calls
 
 
 def count_steps(logits, contexts=(0,), *, length=12, **settings):
@@ -222,7 +222,7 @@ def test_a_step_limit_may_be_traced_or_a_known_array():
     def run(limit):
         return decoding.beam_search(inputs, cache, toy.model(logits), EOS, num_decodes=2, max_decode_step=limit)
 
-    traced = jax.jit(run)
+    traced = jax.jit(run, compiler_options=toy.QUICK_COMPILE)
     for limit in (0, 3):
         expected, _ = search(logits, length=6, num_decodes=2, max_decode_step=limit)
         np.testing.assert_array_equal(traced(limit)[0], expected)

@@ -113,9 +113,9 @@ def test_a_row_does_not_depend_on_its_neighbours():
 @functools.cache
 def trained(**settings):
     """Returns a compiled function from a dropout key to loss and gradient."""
-    model = tiny_model(loss=LossConfig(), dropout_rate=0.5, **settings)
-    batch = packed_batch()
-    return jax.jit(lambda key: jax.value_and_grad(lambda params: model.loss_fn(params, batch, key)[0])(tiny_params()))
+    model = tiny_model(dropout_rate=0.5, num_encoder_layers=1, **settings)
+    batch, params = packed_batch(), tiny_params(num_encoder_layers=1)
+    return jax.jit(lambda key: jax.value_and_grad(lambda params: model.loss_fn(params, batch, key)[0])(params))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from t5core.models import decoding
 
 PAD, EOS, A, B = range(4)
 VOCAB_SIZE = 4
+QUICK_COMPILE = {"xla_backend_optimization_level": 0}  # compiling is nearly all of these tests' time
 NEVER = -1e9  # a logit that no decoder counts as possible
 
 

@@ -95,7 +95,7 @@ def test_state_has_the_shapes_and_dtypes_of_t5x():
 
 
 def test_state_keeps_its_structure_and_types_over_a_jitted_step():
-    optimizer = Adafactor(AdafactorConfig(min_dim_size_to_factor=4, beta1=0.5))
+    optimizer = small(beta1=0.5, dtype_momentum="bfloat16")
     params = {"kernel": normal(0, 8, 8).astype(jnp.bfloat16), "scale": normal(1, 8)}
     state = optimizer.init(params)
     new = jax.jit(optimizer.apply_gradient)(params, params, state, step=0, learning_rate=0.1)
@@ -119,16 +119,18 @@ def test_fused_heads_are_one_column():
 
 
 def test_stacked_layers_are_updated_as_if_apart():
-    layers = [{"kernel": scale * normal(i, 5, 6)} for i, scale in enumerate((0.01, 1.0, 30.0))]
-    grads = [[{"kernel": normal(10 * i + j, 5, 6)} for j in range(3)] for i in range(3)]
-    stacked = Adafactor(param_axes={"kernel": ("embed", "layers", "mlp")})
+    sizes = (0.01, 1.0, 30.0)
+    layers = [{"kernel": size * normal(i, 5, 6), "scale": size * normal(i, 5)} for i, size in enumerate(sizes)]
+    grads = [[{"kernel": normal(10 * i + j, 5, 6), "scale": normal(j, 5)} for j in range(3)] for i in range(3)]
+    stacked = Adafactor(param_axes={"kernel": ("embed", "layers", "mlp"), "scale": ("embed", "layers")})
 
     def stack(parts):
-        return {"kernel": jnp.stack([part["kernel"] for part in parts], axis=1)}
+        return {name: jnp.stack([part[name] for part in parts], axis=1) for name in parts[0]}
 
     found, _ = steps_of(stacked, stack(layers), [stack(part) for part in zip(*grads, strict=True)])
-    apart = [steps_of(small(), layer, grad)[0] for layer, grad in zip(layers, grads, strict=True)]
-    np.testing.assert_allclose(found["kernel"], stack(apart)["kernel"], rtol=2e-5)
+    apart = stack([steps_of(small(), layer, grad)[0] for layer, grad in zip(layers, grads, strict=True)])
+    for name, leaf in apart.items():
+        np.testing.assert_allclose(found[name], leaf, rtol=2e-5)
 
 
 def test_parameters_of_two_dimensions_go_by_size_whatever_their_axes():

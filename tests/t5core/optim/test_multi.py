@@ -38,7 +38,7 @@ def test_each_group_is_updated_by_its_own_optimizer_and_the_rest_is_frozen():
 
 
 def test_patterns_match_whole_paths():
-    params, _ = one_step(MultiOptimizer([group("encoder/.*", sgd())]))
+    params, _ = one_step(MultiOptimizer([group("encoder.*", sgd())]))
     np.testing.assert_array_equal(params["decoder"]["encoder_attention"], PARAMS["decoder"]["encoder_attention"])
 
 
