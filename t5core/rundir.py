@@ -46,6 +46,11 @@ class ActionsRecord(StrictModel):
     cursor: Cursor
     action_state: dict[str, Any] = {}
 
+    @pydantic.field_validator("action_state", mode="before")
+    @classmethod
+    def _numbers(cls, stored: Any) -> Any:
+        return json_numbers.decode(stored)
+
 
 class RunDirectory:
     """The run directory at `uri`, local or gs://. Paths are strings; nothing is made before something is written."""

@@ -130,6 +130,6 @@ def _check_inputs(inputs: RunInputs, trained_on: Provenance) -> None:
     for what, (before, now) in pairs.items():
         if before != now:
             raise errors.RunDirectoryError(
-                f"{inputs.run.uri} was trained on {what} {before}, and the {what} is now {now}; "
-                f"restore the text it was made from, or choose another run.name"
+                f"{inputs.run.uri} was trained on {what} {before}, and the {what} is now {now} (see its stage above); "
+                f"bring the text and the code that made it back, or choose another run.name"
             )

@@ -46,6 +46,11 @@ def publish(uri: str, step: int, *, name: str) -> None:
     _write(uri, step, pin=pin, reader=None)
 
 
+def withdraw(uri: str, *, name: str) -> None:
+    """Gives what was published in the folder `uri` under `name` back to retention; nothing happens if it was not."""
+    storage.path(f"{uri}/{_FOLDER}/published-{name}.json").unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def reading(uri: str, step: int) -> Iterator[None]:
     """Keeps the checkpoint of `step` in the folder `uri` while the block runs, or until this process dies.

@@ -42,21 +42,48 @@ class HoldOut:
         return number < self.threshold or number in self.hashes
 
 
-def hold_out_share(documents: Iterable[Document], *, fraction: float) -> HoldOut:
-    """Returns a rule that holds out about `fraction` of the distinct documents.
+class Share:
+    """Finds the rule that holds out about `fraction` of the distinct documents, in one look at each.
 
-    It depends on each document alone, so that sources which share documents agree on their sides. Where chance would
-    hold out none of them, the one with the smallest hash is, provided that another one is left to train on; 0 holds
-    out none.
+    The rule depends on each document alone, so that sources which share documents agree on their sides. Where chance
+    would hold out none, it holds out the one with the smallest hash, provided that another is left to train on; a
+    fraction of 0 holds out none.
     """
-    threshold = int(fraction * _HASHES)
-    smallest, largest = _HASHES, -1
-    for document in documents:
-        number = key_hash(document.key)
-        smallest, largest = min(smallest, number), max(largest, number)
-    if threshold and threshold <= smallest < largest:
-        return HoldOut(threshold=threshold, hashes=frozenset({smallest}))
-    return HoldOut(threshold=threshold)
+
+    def __init__(self, fraction: float) -> None:
+        self._threshold = int(fraction * _HASHES)
+        self._smallest, self._largest = _HASHES, -1
+        self._total = self._below = self._smallest_count = 0
+
+    def add(self, key: str) -> None:
+        """Counts a document."""
+        number = key_hash(key)
+        self._total += 1
+        self._below += number < self._threshold
+        if number < self._smallest:
+            self._smallest, self._smallest_count = number, 0
+        self._smallest_count += number == self._smallest
+        self._largest = max(self._largest, number)
+
+    @property
+    def _none_by_chance(self) -> bool:
+        return 0 < self._threshold <= self._smallest < self._largest
+
+    @property
+    def rule(self) -> HoldOut:
+        """What is held out, given the documents counted so far."""
+        hashes = frozenset({self._smallest}) if self._none_by_chance else frozenset[int]()
+        return HoldOut(threshold=self._threshold, hashes=hashes)
+
+    @property
+    def held(self) -> int:
+        """How many of the documents counted so far `rule` holds out."""
+        return self._smallest_count if self._none_by_chance else self._below
+
+    @property
+    def kept(self) -> int:
+        """How many of them it leaves to train on."""
+        return self._total - self.held
 
 
 def hold_out_all(documents: Iterable[Document]) -> HoldOut:

@@ -51,7 +51,9 @@ def _glob(pattern: str, *, task: str) -> list[str]:
         raise errors.DataError(
             f"task {task!r}: {pattern} is a folder; name its files, as in {pattern.rstrip('/')}/*.txt"
         )
-    matches = sorted(match for match in filesystem.glob(path) if not filesystem.isdir(match))
+    matches: list[str] = []
+    with contextlib.suppress(FileNotFoundError), _refusals_as_errors(pattern):  # a bucket may be missing as well
+        matches = sorted(match for match in filesystem.glob(path) if not filesystem.isdir(match))
     if not matches:
         raise errors.DataError(f"task {task!r}: no file matches {pattern}; check the path (run in {os.getcwd()})")
     remote = storage.is_remote(pattern)
@@ -114,15 +116,27 @@ def _reader(file: str) -> Callable[[str, Sequence[str]], Iterator[Row]]:
 def _opened(file: str) -> Iterator[BinaryIO]:
     import fsspec
 
-    try:
-        if not storage.is_remote(file):
-            with open(file, "rb") as handle:
+    with _refusals_as_errors(file):
+        try:
+            if not storage.is_remote(file):
+                with open(file, "rb") as handle:
+                    yield handle
+                return
+            with fsspec.open(file, "rb") as remote, io.BufferedReader(cast("io.RawIOBase", remote), _BLOCK) as handle:
                 yield handle
-            return
-        with fsspec.open(file, "rb") as remote, io.BufferedReader(cast("io.RawIOBase", remote), _BLOCK) as handle:
-            yield handle
+        except FileNotFoundError as error:
+            raise errors.DataError(f"cannot read {file}: it is gone; check that it is there") from error
+
+
+@contextlib.contextmanager
+def _refusals_as_errors(file: str) -> Iterator[None]:
+    """Turns what the system refuses into a DataError of one line; that a file is missing is for the caller to say."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
     except OSError as error:
-        raise errors.DataError(f"cannot read {file}: {error.strerror or error}; check that it is there") from error
+        raise errors.DataError(f"cannot read {file}: {error.strerror or error}; check your right to read it") from error
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:
@@ -231,9 +245,21 @@ def _require(columns: Sequence[str], known: Sequence[str] | dict[str, Any], *, p
 
 def _as_text(value: Any, *, name: str, place: str) -> str:
     if isinstance(value, str):
+        _check_whole(value, name=name, place=place)
         return value
     if value is None:
         return ""
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     raise errors.DataError(f"{place}: column {name!r} holds a {type(value).__name__}; use text or numbers")
+
+
+def _check_whole(value: str, *, name: str, place: str) -> None:
+    """Refuses what JSON can spell but UTF-8 cannot."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise errors.DataError(
+            f"{place}: column {name!r} holds half a surrogate pair at position {error.start + 1}; "
+            "write whole characters"
+        ) from error

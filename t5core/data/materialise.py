@@ -18,6 +18,7 @@ from t5core.evaluation import metric_functions
 _DECIDING_MODULES = (
     "t5core.data.corpus",
     "t5core.data.documents",
+    "t5core.data.examples",
     "t5core.data.files",
     "t5core.data.materialise",
     "t5core.data.noise",
@@ -31,7 +32,13 @@ _DECIDING_MODULES = (
     "t5core.data.zarr",
 )
 _DECIDING_LIBRARIES = ("seqio", "sentencepiece", "tensorflow", "tensorflow-text")
-_MODULES_OF_SEQIO_TASKS = ("t5core.data.materialise", "t5core.data.seqio_materialise", "t5core.data.store")
+_DECIDING_MODULES_OF_REGISTERED = (
+    "t5core.data.examples",
+    "t5core.data.materialise",
+    "t5core.data.seqio_materialise",
+    "t5core.data.store",
+    "t5core.data.zarr",
+)
 _NOISY = ("span_corruption", "prefix_lm")
 
 
@@ -150,8 +157,8 @@ def _parts(run: ResolvedRun, task: TaskConfig, vocabulary: VocabularyRef) -> dic
     }
     if task.is_seqio:
         assert data.module is not None, "the configuration checks that"
-        described = worker.call("t5core.data.seqio_tasks:describe_task", task.name, data.module)
-        ours = fingerprints.code_fingerprint(*_MODULES_OF_SEQIO_TASKS)
+        described = worker.call("t5core.data.seqio_registered:describe_task", task.name, data.module)
+        ours = fingerprints.code_fingerprint(*_DECIDING_MODULES_OF_REGISTERED)
         return {**parts, "seed": str(run.seed), "data": described["data"], "code": f"{described['code']}+{ours}"}
     if task.objective in _NOISY:
         parts["seed"] = str(run.seed)

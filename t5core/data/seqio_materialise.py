@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from t5core import errors, storage
 from t5core.config.schema import DataConfig, TaskConfig
-from t5core.data import manifest, seqio_tasks, worker
+from t5core.data import manifest, seqio_registered, seqio_tasks, worker
 from t5core.data.documents import key_hash
 from t5core.data.examples import ExampleWriter, Ragged
 from t5core.data.manifest import FeatureSpec, Manifest, SplitRecord, token_dtype
@@ -71,8 +71,8 @@ def _task(work: Work, config: TaskConfig, source: TaskSource | None) -> seqio.Ta
             config, source=source, vocabulary=seqio_tasks.vocabulary_for_seqio(reference)
         )
     assert data.module is not None, "the configuration checks that"
-    task = seqio_tasks.registered_task(config.name, module=data.module)
-    seqio_tasks.check_vocabulary(task, reference)
+    task = seqio_registered.registered_task(config.name, module=data.module)
+    seqio_registered.check_vocabulary(task, reference)
     return task
 
 

@@ -1,12 +1,9 @@
-"""SeqIO tasks: those that a configuration describes, and those that the user's own module registers."""
+"""The SeqIO tasks that a configuration describes."""
 
 from __future__ import annotations
 
 import functools
-import importlib
-import inspect
-import re
-import sys
+import itertools
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,16 +12,14 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from t5core import errors, fingerprints, storage
+from t5core import storage
 from t5core.config.edges import VocabularyRef
 from t5core.config.schema import TaskConfig
-from t5core.data import files, preprocessors
+from t5core.data import preprocessors
 from t5core.data.sources import TaskSource
-from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, load_vocabulary
+from t5core.data.vocabulary import ByteVocabulary, load_vocabulary
 
 _BATCH = 256
-# Their code is told by the version of the library that it belongs to.
-_LIBRARIES = ("seqio", "tensorflow", "numpy")
 
 
 def vocabulary_for_seqio(reference: VocabularyRef) -> seqio.Vocabulary:
@@ -100,139 +95,8 @@ def _documents(source: TaskSource, split: str, shuffle_files: bool, seed: int | 
 
 def _batches(source: TaskSource, split: str) -> Iterator[dict[str, Any]]:
     """Yields documents by the hundreds, as crossing from Python to TensorFlow costs the same for one."""
-    begin = 0
-    columns: dict[str, list[str]] = {name: [] for name in source.columns}
-    for number, document in enumerate(source.documents(split), start=1):
-        for name in source.columns:
-            columns[name].append(document.columns[name])
-        if number - begin == _BATCH:
-            yield {**columns, preprocessors.IDENTITY: np.arange(begin, number)}
-            begin, columns = number, {name: [] for name in source.columns}
-    count = len(next(iter(columns.values())))
-    if count:
-        yield {**columns, preprocessors.IDENTITY: np.arange(begin, begin + count)}
-
-
-def registered_task(name: str, *, module: str) -> seqio.Task:
-    """Returns the task called `name` after importing `module`, which registers it.
-
-    Raises:
-      ConfigError: `module` cannot be imported, or there is no such task; the message names the nearest one.
-    """
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise errors.ConfigError(
-            f"data.module={module!r} cannot be imported: {error}; check its name and PYTHONPATH"
-        ) from error
-    if name in seqio.TaskRegistry.names():
-        return seqio.TaskRegistry.get(name)
-    if name in seqio.MixtureRegistry.names():
-        parts = ", ".join(task.name for task in seqio.MixtureRegistry.get(name).tasks)
-        raise errors.ConfigError(
-            f"{name!r} is a SeqIO mixture; list its tasks in data.tasks, each with a rate: {parts}"
-        )
-    raise errors.ConfigError(errors.unknown_name("SeqIO task", name, seqio.TaskRegistry.names()))
-
-
-def check_vocabulary(task: seqio.Task, reference: VocabularyRef) -> None:
-    """Checks that `task` tokenises with the vocabulary of the run, by content.
-
-    Raises:
-      ConfigError: it has another one; the message says which.
-    """
-    expected = load_vocabulary(reference)
-    for side, feature in task.output_features.items():
-        found = _same_kind(feature.vocabulary, task=task.name, side=side)
-        if found == expected:
-            continue
-        file = getattr(feature.vocabulary, "sentencepiece_model_file", None)
-        remedy = f"data.vocabulary.path={file}" if file else f"data.vocabulary.kind={found.kind}"
-        raise errors.ConfigError(
-            f"SeqIO task {task.name!r} writes {side} with a {found.kind} vocabulary of {found.vocab_size} ids, "
-            f"{found.extra_ids} of them extra ({found.fingerprint}), but the run has {expected.vocab_size} and "
-            f"{expected.extra_ids} ({expected.fingerprint}); set {remedy} and "
-            f"data.vocabulary.extra_ids={found.extra_ids}"
-        )
-
-
-def _same_kind(vocabulary: seqio.Vocabulary, *, task: str, side: str) -> SentencePieceVocabulary | ByteVocabulary:
-    if isinstance(vocabulary, seqio.ByteVocabulary):
-        return ByteVocabulary(extra_ids=vocabulary.extra_ids)
-    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
-        file = vocabulary.sentencepiece_model_file
-        with tf.io.gfile.GFile(file, "rb") as handle:
-            return SentencePieceVocabulary(handle.read(), extra_ids=vocabulary.extra_ids, origin=file)
-    raise errors.ConfigError(
-        f"SeqIO task {task!r}: {side} has a {type(vocabulary).__name__}, which is not supported; "
-        "use a SentencePieceVocabulary or a ByteVocabulary"
-    )
-
-
-def describe_task(name: str, module: str) -> dict[str, str]:
-    """Returns what decides the examples of a registered task: its data and its code, as fingerprints.
-
-    The data are the contents of the files of its source, or what SeqIO says of a source without files. The code is that
-    of `module` and of every module that a step or the source of the task comes from, libraries told by their versions.
-    """
-    task = registered_task(name, module=module)
-    steps = [*task.preprocessors, *_functions(task.source)]
-    modules = {module, *(found for step in steps for found in _modules_of(step))}
-    return {
-        "data": storage.fingerprint(_data_of(task.source)),
-        "code": storage.fingerprint(
-            [
-                fingerprints.code_fingerprint(*sorted(filter(_has_source, modules))),
-                [_spelt(step) for step in steps],
-            ]
-        ),
-    }
-
-
-def _has_source(module: str) -> bool:
-    return (getattr(sys.modules.get(module), "__file__", None) or "").endswith(".py") and module != "__main__"
-
-
-def _functions(source: seqio.DataSource) -> list[Callable[..., Any]]:
-    function = getattr(source, "_dataset_fn", None)
-    return [function] if function is not None else []
-
-
-def _data_of(source: seqio.DataSource) -> Any:
-    contents = {}
-    for split in source.splits:
-        try:
-            shards = list(source.list_shards(split))
-        except NotImplementedError:
-            shards = []
-        contents[split] = [_content(shard) for shard in shards]
-    return [_spelt(source), contents]
-
-
-def _content(shard: str) -> str:
-    """Returns the digest of a shard that is a file; other sources only name their shards."""
-    return files.digest(shard) if tf.io.gfile.exists(shard) else shard
-
-
-def _modules_of(step: Any) -> Iterator[str]:
-    """Yields the modules outside the libraries that a step's code and arguments come from."""
-    if isinstance(step, functools.partial):
-        for part in (step.func, *step.args, *step.keywords.values()):
-            yield from _modules_of(part)
-        return
-    module = inspect.getmodule(inspect.unwrap(step) if callable(step) else type(step))
-    if module is not None and module.__name__.partition(".")[0] not in (*_LIBRARIES, "builtins"):
-        yield module.__name__
-
-
-def _spelt(step: Any) -> str:
-    """Returns a step with its arguments as text, without the addresses of objects."""
-    if isinstance(step, functools.partial):
-        arguments = [
-            *map(_spelt, step.args),
-            *(f"{key}={_spelt(value)}" for key, value in sorted(step.keywords.items())),
-        ]
-        return f"{_spelt(step.func)}({', '.join(arguments)})"
-    if callable(step):
-        return getattr(step, "__qualname__", type(step).__qualname__)
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(step))
+    documents, begin = source.documents(split), 0
+    while batch := list(itertools.islice(documents, _BATCH)):
+        columns = {name: [document.columns[name] for document in batch] for name in source.columns}
+        yield {**columns, preprocessors.IDENTITY: np.arange(begin, begin + len(batch))}
+        begin += len(batch)

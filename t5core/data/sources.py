@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from t5core import errors, storage
 from t5core.config.schema import TaskConfig
 from t5core.data import corpus, files, templates
-from t5core.data.documents import Document, HoldOut, hold_out_all, hold_out_share, key_hash
+from t5core.data.documents import Document, HoldOut, Share, hold_out_all, key_hash
 
 TRAIN, VALIDATION = "train", "validation"
 
@@ -94,21 +94,40 @@ class TaskSource:
         return self._scan
 
     def _look(self) -> Scan:
-        hold_out = self._find_hold_out()
+        scan = self._look_at_both_files() if self._task.validation_files else self._look_at_share()
+        self._check(scan.documents)
+        return scan
+
+    def _look_at_share(self) -> Scan:
+        """Counts what the hold-out rule makes of a single source."""
+        share, characters, blank = Share(self._task.validation_fraction), 0, 0
+        for document in self._named_for(TRAIN):
+            if self._is_blank(document):
+                blank += 1
+                continue
+            share.add(document.key)
+            characters += _length(document)
+        return Scan(
+            documents={TRAIN: share.kept, VALIDATION: share.held},
+            dropped={TRAIN: {"blank": blank} if blank else {}, VALIDATION: {}},
+            characters=characters,
+            hold_out=share.rule,
+        )
+
+    def _look_at_both_files(self) -> Scan:
+        """Counts the documents that are named for each split; what is named for both is not trained on."""
+        hold_out = hold_out_all(self._written(self._named_for(VALIDATION)))
         documents, characters = collections.Counter(), 0
         dropped = {TRAIN: collections.Counter(), VALIDATION: collections.Counter()}
-        for named in (TRAIN, VALIDATION):
-            for document in self._named_for(named):
+        for split in (TRAIN, VALIDATION):
+            for document in self._named_for(split):
                 if self._is_blank(document):
-                    dropped[named]["blank"] += 1
-                    continue
-                split = VALIDATION if hold_out.holds(document.key) else TRAIN
-                if split != named and self._task.validation_files:
-                    dropped[named]["also in validation_files"] += 1
-                    continue
-                documents[split] += 1
-                characters += sum(map(len, document.columns.values()))
-        self._check(documents)
+                    dropped[split]["blank"] += 1
+                elif split == TRAIN and hold_out.holds(document.key):
+                    dropped[split]["also in validation_files"] += 1
+                else:
+                    documents[split] += 1
+                    characters += _length(document)
         return Scan(
             documents={TRAIN: documents[TRAIN], VALIDATION: documents[VALIDATION]},
             dropped={split: dict(counts) for split, counts in dropped.items()},
@@ -116,12 +135,7 @@ class TaskSource:
             hold_out=hold_out,
         )
 
-    def _find_hold_out(self) -> HoldOut:
-        if self._task.validation_files:
-            return hold_out_all(self._written(self._named_for(VALIDATION)))
-        return hold_out_share(self._written(self._named_for(TRAIN)), fraction=self._task.validation_fraction)
-
-    def _check(self, documents: collections.Counter) -> None:
+    def _check(self, documents: Mapping[str, int]) -> None:
         name, where = self._task.name, ", ".join(self._task.files) or self._task.builtin
         if not documents[TRAIN] + documents[VALIDATION]:
             raise errors.DataError(f"task {name!r}: there is no text in {where}; every document is blank")
@@ -180,6 +194,10 @@ class TaskSource:
     def _is_blank(self, document: Document) -> bool:
         """Tells whether the inputs or the targets hold no character but white space."""
         return any(not any(document.columns[name].strip() for name in side) for side in self._sides)
+
+
+def _length(document: Document) -> int:
+    return sum(map(len, document.columns.values()))
 
 
 def columns_of(task: TaskConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -184,14 +185,8 @@ class ByteVocabulary(_Identified):
 
 
 def _content(ids: Iterable[int]) -> list[int]:
-    """Returns `ids` up to the first EOS, without padding."""
-    content = []
-    for i in ids:
-        if i == EOS_ID:
-            break
-        if i != PAD_ID:
-            content.append(i)
-    return content
+    """Returns `ids` up to the first EOS; padding among them reads as nothing in both kinds."""
+    return list(itertools.takewhile(lambda i: i != EOS_ID, ids))
 
 
 def _processor(model: bytes, *, extra_ids: int, origin: str) -> tuple[Any, int]:

@@ -46,6 +46,7 @@ class Worker:
     def __init__(self, *, preload: str = "seqio") -> None:
         self._owner = os.getpid()
         self._lock = threading.RLock()
+        self._answered = False
         self._line, theirs = Pipe()
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._process = subprocess.Popen(
@@ -75,20 +76,25 @@ class Worker:
           RecoverableError: the child died, for instance for want of memory.
           Exception: whatever the function raised, with the child's traceback as a note.
         """
-        try:
-            with self._lock:
+        with self._lock:
+            try:
                 self._line.send((target, args))
-                return self._answer(on_progress)
-        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
-            raise errors.RecoverableError(self._obituary(target)) from error
+                kind, content = self._answer(on_progress)
+            except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+                raise errors.RecoverableError(self._obituary(target)) from error
+            except BaseException:
+                self._process.kill()  # what it still says would be taken for the answer to the next call
+                raise
+            self._answered = True
+        if kind == "error":
+            raise content
+        return content
 
-    def _answer(self, on_progress: Callable[[int], None] | None) -> Any:
+    def _answer(self, on_progress: Callable[[int], None] | None) -> tuple[str, Any]:
         while True:
             kind, content = self._line.recv()
-            if kind == "error":
-                raise content
-            if kind == "result":
-                return content
+            if kind != "progress":
+                return kind, content
             if on_progress is not None:
                 on_progress(content)
 
@@ -102,10 +108,12 @@ class Worker:
         return f"the SeqIO worker died ({how}) in {target}: {last[0]}; {hint}"
 
     def close(self) -> None:
-        """Ends the child: at once if it waits for a call, else after a moment."""
+        """Ends the child: at once if it waits for a call or still imports, else after a moment."""
         if self._owner != os.getpid():
             return
         self._line.close()
+        if not self._answered:
+            self._process.kill()
         try:
             self._process.wait(_SECONDS_TO_LEAVE)
         except subprocess.TimeoutExpired:

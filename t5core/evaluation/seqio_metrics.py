@@ -8,7 +8,7 @@ from typing import Any
 import seqio
 
 from t5core import errors
-from t5core.data.seqio_tasks import registered_task
+from t5core.data.seqio_registered import registered_task
 from t5core.evaluation import metric_functions
 
 

@@ -20,5 +20,9 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """Returns the number that a JSON value stands for; anything that `encode` did not make stays as it is."""
+    """Returns what `encode` made `value` from."""
+    if isinstance(value, dict):
+        return {key: decode(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [decode(inner) for inner in value]
     return _NAMES.get(value, value) if isinstance(value, str) else value

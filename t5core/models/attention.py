@@ -64,7 +64,6 @@ class Attention(nn.Module):
 
     def _heads_first(self, x: Float[Array, "batch length joined"]) -> Float[Array, "batch heads length head_dim"]:
         architecture = self.config.architecture
-        # Constrained before the split: the joined dim divides over the mesh, the number of heads need not.
         x = spmd.with_logical_constraint(x, ("batch", "length", "joined_kv"))
         return x.reshape(*x.shape[:2], architecture.num_heads, architecture.head_dim).swapaxes(1, 2)
 

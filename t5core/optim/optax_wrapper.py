@@ -29,6 +29,7 @@ _REFUSED = {
     "momo": _WANTS_LOSS,
     "momo_adam": _WANTS_LOSS,
     "noisy_sgd": "it keeps a random key in its state, where checkpoints hold numbers",
+    "optimistic_adam": "optax replaced it by optimistic_adam_v2",
     "rprop": _IGNORES_RATE,
     "schedule_free_adamw": _OTHER_WEIGHTS,
     "schedule_free_sgd": _OTHER_WEIGHTS,

@@ -186,6 +186,13 @@ def test_the_last_actions_are_those_before_a_step(folder):
     assert run.last_actions(9) is None
 
 
+def test_actions_remember_numbers_that_json_has_no_word_for(folder):
+    run = RunDirectory(str(folder))
+    state = {"early_stopping": {"best": math.inf, "history": [1.5, -math.inf]}}
+    run.write_actions(ActionsRecord(cursor=Cursor(checkpoint=checkpoint(10)), action_state=state))
+    assert run.actions(10).action_state == state
+
+
 def test_the_summary_comes_back(folder):
     run = RunDirectory(str(folder))
     assert run.summary() is None

@@ -92,9 +92,14 @@ with pins.reading(uri, 4):
 assert not pins.pinned_steps(uri)
 
 # What another process does is seen, though the folder was looked at before.
-publish = f"from t5core.checkpoints import pins; pins.publish({uri!r}, 4, name='release')"
-subprocess.run([sys.executable, "-c", publish], check=True)
+pins.publish(uri, 4, name="release")
 assert pins.pinned_steps(uri) == {4}
+withdraw = f"from t5core.checkpoints import pins; pins.withdraw({uri!r}, name='release')"
+subprocess.run([sys.executable, "-c", withdraw], check=True)
+assert not pins.pinned_steps(uri)
+add = f"from t5core import storage; storage.write_text({uri!r} + '/10/state/manifest.ocdbt', 'the beginning')"
+subprocess.run([sys.executable, "-c", add], check=True)
+assert index.survey(uri).unfinished == ("10",)
 assert "tensorflow" not in sys.modules
 """
 
@@ -104,7 +109,9 @@ def bucket_environment():
     server = FakeGCSServer()
     server.start()
     # The server writes a line for each request into a pipe, and stands still when nobody reads it.
-    threading.Thread(target=server._process.stderr.read, daemon=True).start()
+    log = server._process.stderr
+    reader = threading.Thread(target=log.read)
+    reader.start()
     try:
         create = urllib.request.Request(
             f"{server.url}/storage/v1/b?project=test",
@@ -123,6 +130,8 @@ def bucket_environment():
         }
     finally:
         server.stop()
+        reader.join()
+        log.close()
 
 
 def test_a_run_lives_in_a_bucket_as_on_a_disk(bucket_environment):

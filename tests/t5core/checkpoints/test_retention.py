@@ -168,3 +168,6 @@ def test_a_published_checkpoint_stays_and_its_name_is_taken(tmp_path):
         pins.publish(str(tmp_path), 10, name="release-1")
     with pytest.raises(errors.CheckpointError, match=r"'\.\./x' cannot name a checkpoint"):
         pins.publish(str(tmp_path), 5, name="../x")
+    for _ in range(2):
+        pins.withdraw(str(tmp_path), name="release-1")
+        assert pins.pinned_steps(str(tmp_path)) == frozenset()

@@ -6,7 +6,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from t5core.data import preprocessors, seqio_tasks
+from t5core.data import preprocessors, seqio_registered
 
 
 def preprocessed(kind, texts, settings):
@@ -83,7 +83,7 @@ def seqio_ids(model, extra_ids, texts):
 
 def data_of_files(pattern):
     """Returns what stands for the data of a SeqIO source that reads files."""
-    return seqio_tasks._data_of(seqio.TextLineDataSource({"train": pattern}))
+    return seqio_registered._data_of(seqio.TextLineDataSource({"train": pattern}))
 
 
 def registered_names():

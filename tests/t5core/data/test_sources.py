@@ -8,7 +8,7 @@ from pyarrow import parquet
 from t5core import errors
 from t5core.config.schema import TaskConfig
 from t5core.data import corpus, files
-from t5core.data.documents import Document, hold_out_share
+from t5core.data.documents import HoldOut
 from t5core.data.sources import TRAIN, VALIDATION, TaskSource
 
 
@@ -128,6 +128,12 @@ class TestBadInput:
             f"{file}:1: holds a list; write an object of columns in each line"
         )
 
+    def test_half_a_surrogate_pair(self, tmp_path):
+        file = write(tmp_path / "a.jsonl", '{"text": "fine"}\n{"text": "half \\ud83c"}\n')
+        assert refusal(lambda: TaskSource(task(file))) == (
+            f"{file}:2: column 'text' holds half a surrogate pair at position 6; write whole characters"
+        )
+
     def test_a_nested_column(self, tmp_path):
         file = write(tmp_path / "a.jsonl", '{"text": {"en": "a"}}\n')
         assert refusal(lambda: TaskSource(task(file))) == (f"{file}:1: column 'text' holds a dict; use text or numbers")
@@ -165,7 +171,7 @@ class TestBadInput:
         file = write(tmp_path / "a.txt", "x\n")
         file.chmod(0)
         assert refusal(lambda: TaskSource(task(file))) == (
-            f"cannot read {file}: Permission denied; check that it is there"
+            f"cannot read {file}: Permission denied; check your right to read it"
         )
 
     @pytest.mark.parametrize(
@@ -254,8 +260,10 @@ class TestSplit:
 
     def test_a_small_text_still_holds_one_out(self, tmp_path):
         source = TaskSource(task(write(tmp_path / "a.txt", "a\nb\nc\nb\n")))
-        assert source.scan.documents[VALIDATION] >= 1
-        assert len(set(texts(source, VALIDATION))) == 1
+        held = texts(source, VALIDATION)
+        assert len(set(held)) == 1
+        assert source.scan.documents == {TRAIN: 4 - len(held), VALIDATION: len(held)}
+        assert sorted(held + texts(source, TRAIN)) == ["a", "b", "b", "c"]
 
     def test_a_single_text_is_trained_on(self, tmp_path):
         source = TaskSource(task(write(tmp_path / "a.txt", "a\na\n")))
@@ -263,8 +271,7 @@ class TestSplit:
 
     def test_all_held_out(self, tmp_path):
         file = write(tmp_path / "a.txt", "b\n")
-        chance = hold_out_share([Document(columns={}, key="b", place="")], fraction=0.999)
-        assert chance.holds("b")
+        assert HoldOut(threshold=int(0.999 * 2**64)).holds("b")
         assert refusal(lambda: TaskSource(task(file, validation_fraction=0.999))) == (
             f"task 't': nothing is left to train on in {file}, as all 1 documents are held out; "
             "add text or lower validation_fraction"

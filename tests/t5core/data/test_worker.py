@@ -102,6 +102,29 @@ def test_progress_comes_while_it_works(light):
     assert light.call(f"{HERE}:count_to", 2) == "done"
 
 
+def test_a_call_that_is_broken_off_leaves_nothing_to_the_next():
+    child = worker.Worker(preload="json")
+
+    def impatient(amount):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        child.call(f"{HERE}:count_to", 3, on_progress=impatient)
+    with pytest.raises(errors.RecoverableError):
+        child.call(f"{HERE}:double", 1)
+    child.close()
+
+
+def test_it_need_not_be_waited_for_while_it_imports(tmp_path, monkeypatch):
+    (tmp_path / "never_imported.py").write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    child = worker.Worker(preload="never_imported")
+    time.sleep(0.5)
+    began = time.monotonic()
+    child.close()
+    assert time.monotonic() - began < 2
+
+
 def test_report_outside_a_worker_does_nothing():
     assert worker.report(1) is None
 
