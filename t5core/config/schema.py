@@ -177,11 +177,24 @@ class LearningRateConfig(StrictModel):
     min_learning_rate: float = Field(default=1e-8, ge=0.0)
 
 
+class OptimizerGroupConfig(StrictModel):
+    """An optimiser for the parameters whose whole path (`decoder/layers_0/mlp/wo/kernel`) matches `pattern`."""
+
+    pattern: str
+    name: str = "adafactor"
+    arguments: dict[str, bool | int | float | str | None] = {}
+
+
 class OptimizerConfig(StrictModel):
     """An optimiser by name with its arguments; `learning_rate` is the schedule's."""
 
     name: str = "adafactor"
     arguments: dict[str, bool | int | float | str | None] = {}
+    groups: tuple[OptimizerGroupConfig, ...] = Field(
+        default=(), description="optimisers by parameter; what no pattern matches is frozen"
+    )
+    frozen: tuple[str, ...] = Field(default=(), description="patterns of parameters that are not trained")
+    clip_global_norm: float | None = Field(default=None, gt=0.0, description="largest norm of the whole gradient")
 
 
 class LossConfig(StrictModel):

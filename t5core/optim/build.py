@@ -52,7 +52,7 @@ def build_optimizer(
     """
     if clip_global_norm is not None and clip_global_norm <= 0:
         raise errors.ConfigError(f"clip_global_norm={clip_global_norm} clips everything away; give a number above 0")
-    if groups and config != OptimizerConfig():
+    if groups and (config.name, config.arguments) != (OptimizerConfig().name, {}):
         raise errors.ConfigError(
             f"optimizer {config.name!r} with arguments {config.arguments} has no effect beside groups; "
             f"make it a group, or remove the groups"

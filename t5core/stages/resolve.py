@@ -79,7 +79,8 @@ def check(config: PretrainConfig) -> None:
     schedule.of(config.train)
     from t5core import build
 
-    build.check(config)
+    for warning in build.check(config):
+        progress.say(f"  warning: {warning}")
     known = _metric_names(config)
     for action in config.train.actions:
         if action.metric not in known[action.task]:
