@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from t5core.config.base import StrictModel
 from t5core.config.schema import PretrainConfig
 
@@ -103,7 +105,7 @@ class Cursor(StrictModel):
     checkpoint: CheckpointRef
     halt: bool = False
     stop_reason: str = ""
-    action_state: dict[str, dict[str, float | None]] = {}
+    action_state: dict[str, Any] = {}
 
 
 class Summary(StrictModel):
