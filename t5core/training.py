@@ -49,7 +49,7 @@ def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any]) -> Tr
     directory = RunDirectory(inputs.run.uri)
     trainer = build.trainer_of(inputs)
     provenance = _provenance(inputs, action_state)
-    with _open_store(inputs, directory) as store:
+    with preemption.listening() as stop, _open_store(inputs, directory) as store:
         restored = store.restore(trainer.abstract_state.as_tree())
         _check_inputs(inputs, restored.record.provenance)
         start = restored.record.step
@@ -59,7 +59,6 @@ def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any]) -> Tr
         with (
             train_metrics as writer,
             progress.stage(label, total=inputs.run.config.train.total_steps, unit="steps", start=start) as bar,
-            preemption.listening() as stop,
         ):
 
             def commit(state: TrainState, step: int) -> None:

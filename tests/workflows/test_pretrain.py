@@ -69,7 +69,7 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_bits(finished, prepared, mome
 def test_sigterm_commits_the_step_and_the_next_run_goes_on(finished, prepared):
     process = command_line.start("--config", str(prepared.config), "--overrides", '["train.segment_steps=12"]')
     trained = prepared.directory / "metrics/train/metrics.jsonl"
-    command_line.kill_when(process, trained.exists, how=signal.SIGTERM)
+    assert command_line.kill_when(process, trained.exists, how=signal.SIGTERM), command_line.finish(process).text
     stopped = command_line.finish(process)
     assert stopped.code == 75, stopped.text
     assert "is committed, run again to go on from there" in stopped.error
