@@ -44,12 +44,7 @@ class ActionsRecord(StrictModel):
     """What the actions decided after an evaluation, and what they have to remember."""
 
     cursor: Cursor
-    action_state: dict[str, Any] = {}
-
-    @pydantic.field_validator("action_state", mode="before")
-    @classmethod
-    def _numbers(cls, stored: Any) -> Any:
-        return json_numbers.decode(stored)
+    action_state: json_numbers.AnyState = {}
 
 
 class RunDirectory:
@@ -115,7 +110,8 @@ class RunDirectory:
     ) -> RunInfo:
         """Returns whose directory it is: this run's, from before or from now on; brings `config.yaml` up to date.
 
-        `identity` is what two starts of one run have in common, `may_differ` the dotted keys that play no part in it.
+        `identity` is what two starts of one run have in common, `may_differ` the dotted keys of settings and
+        sections that play no part in it.
 
         Raises:
           RunDirectoryError: the directory is another run's, or holds something that no run has made.
@@ -145,7 +141,8 @@ class RunDirectory:
     def _other_run(self, info: RunInfo, resolved: ResolvedRun, *, identity: str, may_differ: Collection[str]) -> str:
         stored = _flat(self._stored_config())
         here = _flat(resolved.config.model_dump(mode="json"))
-        keys = [key for key in sorted(stored.keys() | here.keys()) if key not in may_differ]
+        free = tuple(f"{key}." for key in may_differ)
+        keys = [key for key in sorted(stored.keys() | here.keys()) if not f"{key}.".startswith(free)]
         changed = [key for key in keys if stored.get(key, _ABSENT) != here.get(key, _ABSENT)]
         shown = [f"{key} is {stored.get(key, _ABSENT)} there and {here.get(key, _ABSENT)} here" for key in changed]
         what = "; ".join(shown[:_MOST_DIFFERENCES]) or "config.yaml shows no difference"
@@ -239,7 +236,7 @@ class RunDirectory:
             return None
 
     def _write(self, name: str, record: StrictModel) -> None:
-        storage.write_json(self._record_uri(name), json_numbers.encode(record.model_dump(mode="json")))
+        storage.write_json(self._record_uri(name), json_numbers.encode(record.model_dump()))
 
     def _read_all(self, prefix: str, model: type[_Record]) -> list[_Record]:
         folder = storage.path(f"{self.uri}/records")

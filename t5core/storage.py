@@ -14,9 +14,13 @@ from typing import Any
 # Without it etils sends every gs:// path through TensorFlow as soon as that is installed.
 os.environ.setdefault("EPATH_USE_TF", "0")
 
+import fsspec.config
 from etils import epath
 
 from t5core import errors
+
+# gcsfs remembers listings for ever, and would never see what another process writes.
+fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
 
 
 def path(uri: str | os.PathLike[str]) -> epath.Path:

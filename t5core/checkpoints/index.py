@@ -6,16 +6,12 @@ import dataclasses
 import re
 from typing import Any
 
-import fsspec.config
 import pydantic
 from etils import epath
 
 from t5core import errors, storage
 from t5core.checkpoints import record, seal
 from t5core.config import edges
-
-# What a listing said once, gcsfs would go on to say for ever; other processes add and delete.
-fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
 
 RECORD_FILE = "record/metadata"
 UNFINISHED_MARK = ".orbax-checkpoint-tmp"  # how Orbax names a folder that it is still writing

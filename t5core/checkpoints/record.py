@@ -6,12 +6,12 @@ import functools
 import importlib.metadata
 import platform
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import Field
 
 from t5core.config.base import StrictModel
 from t5core.config.edges import CheckpointRef
+from t5core.metrics import json_numbers
 
 FORMAT_VERSION = 1
 _PACKAGES = ("t5flow", "jax", "jaxlib", "flax", "numpy", "orbax-checkpoint", "tensorstore")
@@ -47,7 +47,7 @@ class Provenance(StrictModel):
     dataset_fingerprint: str
     vocabulary_fingerprint: str
     schedule: SchedulePosition
-    action_state: dict[str, Any] = {}
+    action_state: json_numbers.AnyState = {}
     parent: CheckpointRef | None = None
 
 

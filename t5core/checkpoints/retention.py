@@ -29,9 +29,10 @@ class BestBy:
 class RetentionPolicy:
     """What to keep; a checkpoint stays when any of the rules wants it.
 
-    `keep` newest ones (None: all). A step off the grid of `checkpoint_period` (None: no grid) only hands a run over to
-    its next segment and goes as soon as a later one is committed, so that a run leaves the same checkpoints however
-    it was cut. Every multiple of `keep_period` stays for good (None: no such rule), and so do the best.
+    `keep` newest ones (None: all). A step off the grid of `checkpoint_period` (None: no grid), step 0 among them, only
+    hands a run over to its next segment and goes as soon as a later one is committed, so that a run leaves the same
+    checkpoints however it was cut. Every multiple of `keep_period` stays for good (None: no such rule), and so do the
+    best.
     """
 
     keep: int | None = None
@@ -80,7 +81,7 @@ def steps_to_delete(
 
 
 def _on_grid(step: int, period: int | None) -> bool:
-    return period is None or step % period == 0
+    return period is None or (step > 0 and step % period == 0)
 
 
 def _reason(step: int, *, policy: RetentionPolicy) -> str:

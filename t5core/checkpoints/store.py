@@ -18,6 +18,7 @@ from t5core import errors, progress, storage
 from t5core.checkpoints import digest, index, pins, retention, seal
 from t5core.checkpoints.record import CheckpointRecord, LeafRecord, Provenance, package_versions
 from t5core.checkpoints.retention import RetentionPolicy
+from t5core.metrics import json_numbers
 
 _NO_STEP, _FAILED = -1, -2
 # What an object store or a disk says when it is not the bytes that are wrong.
@@ -92,9 +93,8 @@ class CheckpointStore:
         """
         self.wait()
         record = _new_record(step, state, provenance)
-        items = ocp.args.Composite(
-            state=ocp.args.StandardSave(state), record=ocp.args.JsonSave(record.model_dump(mode="json"))
-        )
+        content = json_numbers.encode(record.model_dump())
+        items = ocp.args.Composite(state=ocp.args.StandardSave(state), record=ocp.args.JsonSave(content))
         try:
             if _primary_decides(lambda: self._exists(step)):
                 return self._same(record)

@@ -10,7 +10,7 @@ import dataclasses
 from t5core import errors, fingerprints, progress, storage
 from t5core.config.edges import DatasetRef, ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import DataConfig, PretrainConfig, TaskConfig
-from t5core.data import manifest, store, worker
+from t5core.data import manifest, worker
 from t5core.data.noise import SpanCorruption
 from t5core.data.sources import VALIDATION, Scan, TaskSource, columns_of
 from t5core.evaluation import metric_functions
@@ -69,8 +69,8 @@ def materialise_task(request: TaskRequest) -> DatasetRef:
     scan = None if task.is_seqio else _scanned(run.config.data, task)
     with progress.stage(f"tokenise {task.name}", total=None, unit="examples") as bar:
         work = Work(request=request, uri=uri, parts=parts, scan=scan)
-        worker.call("t5core.data.seqio_materialise:materialise", work, on_progress=bar.advance)
-    return manifest.reference(uri, store.read_manifest(uri), reused=False, reason=reason)
+        made = worker.call("t5core.data.seqio_materialise:materialise", work, on_progress=bar.advance)
+    return manifest.reference(uri, made, reused=False, reason=reason)
 
 
 def task_named(data: DataConfig, name: str) -> TaskConfig:

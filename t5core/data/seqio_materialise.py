@@ -32,8 +32,8 @@ _SAMPLE_CHARACTERS = 4_000_000
 _VALIDATION_SEED = 0
 
 
-def materialise(work: Work) -> None:
-    """Tokenises a task and commits the dataset at `work.uri`.
+def materialise(work: Work) -> Manifest:
+    """Tokenises a task, commits the dataset at `work.uri`, and returns its manifest.
 
     Raises:
       ConfigError: the task does not fit the run: another vocabulary, or features that the run does not have.
@@ -53,7 +53,7 @@ def materialise(work: Work) -> None:
         texts = _sample(source) if source is not None else _texts_in(raw)
         found = coverage(load_vocabulary(work.request.vocabulary), texts)
         storage.write_json(f"{dataset.folder}/{COVERAGE_FILE}", found.model_dump(mode="json"))
-        dataset.commit(
+        return dataset.commit(
             Manifest(
                 kind="task",
                 name=config.name,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
+
+import pydantic
 
 _NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -26,3 +28,7 @@ def decode(value: Any) -> Any:
     if isinstance(value, list):
         return [decode(inner) for inner in value]
     return _NAMES.get(value, value) if isinstance(value, str) else value
+
+
+# A field of a record for whatever has to come back as it was, NaN and infinities included.
+AnyState = Annotated[dict[str, Any], pydantic.BeforeValidator(decode)]

@@ -78,9 +78,13 @@ def check(config: PretrainConfig) -> None:
     """
     schedule.of(config.train)
     from t5core import build
+    from t5core.data.vocabulary_verification import check_embedding_rows
 
     for warning in build.check(config):
         progress.say(f"  warning: {warning}")
+    vocabulary = config.data.vocabulary
+    if vocabulary.kind == "sentencepiece" and vocabulary.path is None:
+        check_embedding_rows(config, pieces=vocabulary.size, sentinels=vocabulary.extra_ids)
     known = _metric_names(config)
     for action in config.train.actions:
         if action.metric not in known[action.task]:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import socket
 
 import pytest
 
@@ -72,14 +74,16 @@ def test_a_root_that_cannot_be_written_is_named(finished):
     assert "cannot write /proc/runs" in done.error
 
 
-def test_a_run_in_use_is_refused(finished):
-    lock = finished.directory / "lock.json"
-    holder = command_line.start("--config", str(finished.config))
+def test_a_run_in_use_is_refused_and_goes_on_unharmed(prepared):
+    long = json.dumps(["train.total_steps=100000", "train.segment_steps=100000", "train.eval_period=0"])
+    holder = command_line.start("--config", str(prepared.config), "--overrides", long)
     try:
-        assert command_line.kill_when(holder, lock.exists, how=0) or holder.poll() is not None
-        second = command_line.run("--config", str(finished.config))
+        assert command_line.kill_when(holder, (prepared.directory / "lock.json").exists, how=0)
+        second = command_line.run("--config", str(prepared.config))
+        assert holder.poll() is None, command_line.finish(holder).text
     finally:
+        os.killpg(holder.pid, signal.SIGKILL)
         command_line.finish(holder)
     assert second.code == 1, second.text
-    assert str(os.getpid()) not in second.error
-    assert "is held by" in second.error
+    assert f"is held by '{socket.gethostname()}" in second.error.replace('"', "'"), second.error
+    assert "choose another run.name" in second.error

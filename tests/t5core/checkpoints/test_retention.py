@@ -171,3 +171,11 @@ def test_a_published_checkpoint_stays_and_its_name_is_taken(tmp_path):
     for _ in range(2):
         pins.withdraw(str(tmp_path), name="release-1")
         assert pins.pinned_steps(str(tmp_path)) == frozenset()
+
+
+def test_the_first_state_of_a_run_goes_once_a_later_one_is_there():
+    """A run of 12 steps with a period of 5 leaves the checkpoints 5, 10 and 12: step 0 is where it came from."""
+    policy = RetentionPolicy(checkpoint_period=5)
+    assert [d.step for d in steps_to_delete([0, 5], policy=policy)] == [0]
+    assert steps_to_delete([0], policy=policy) == ()
+    assert steps_to_delete([5, 10, 12], policy=policy) == ()

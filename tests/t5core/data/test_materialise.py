@@ -239,7 +239,6 @@ class TestReuse:
         monkeypatch.setattr(materialise.worker, "start", lambda: None)
         asked = []
         monkeypatch.setattr(materialise.worker, "call", lambda *args, **kwargs: asked.append(args[1]))
-        monkeypatch.setattr(materialise.store, "read_manifest", lambda uri: None)
         monkeypatch.setattr(materialise.manifest, "reference", lambda uri, manifest, *, reused, reason: reason)
         tasks = [text_task(folder), rows_task(folder)]
         usual = {"rows": 512, "vocabulary": SPELT, "passes": 2}
