@@ -38,6 +38,7 @@ def _trainer(inputs_json: str) -> Trainer:
         input_vocabulary=vocabulary,
         output_vocabulary=vocabulary,
         decode_fn=decoded.decode_fn(config.evaluate.decode),
+        inputs_bidirectional_attention=config.model.inputs_bidirectional_attention,
     )
     return Trainer(
         model=model,

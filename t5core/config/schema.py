@@ -51,6 +51,9 @@ class ModelConfig(StrictModel):
     logits_via_embedding: bool | None = None
     dropout_rate: float = Field(default=0.1, ge=0.0, lt=1.0)
     dtype: Dtype = Field(default="float32", description="of activations; parameters are float32")
+    inputs_bidirectional_attention: bool = Field(
+        default=False, description="a decoder-only model sees all of its inputs at once (prefix LM)"
+    )
     scan_layers: bool = False
     remat_policy: Literal["none", "minimal", "full"] = "none"
 
@@ -297,6 +300,13 @@ class PretrainConfig(StrictModel):
         family = self.model.architecture().family
         if family == "encoder_decoder" and "inputs" not in self.data.feature_lengths:
             raise ValueError("data.feature_lengths has no 'inputs', which an encoder-decoder needs; add it, in tokens")
+        if self.model.inputs_bidirectional_attention and (
+            family == "encoder_decoder" or "inputs" not in self.data.feature_lengths
+        ):
+            raise ValueError(
+                "model.inputs_bidirectional_attention has no effect without a decoder-only model that has inputs; "
+                "set model.family: decoder_only and data.feature_lengths.inputs, or remove it"
+            )
         tasks = [task.name for task in self.data.tasks]
         for action in self.train.actions:
             if action.task not in tasks:

@@ -17,7 +17,7 @@ from flax import struct
 from flax.linen import initializers, spmd
 from jaxtyping import Array, Bool, Float, Int
 
-from t5core.models.dropout import Masks, dropped
+from t5core.models.dropout import Keep, dropped
 from t5core.models.layers import Dense, NetworkConfig
 
 MASKED = -1e10
@@ -98,7 +98,7 @@ class Attention(nn.Module):
         *,
         mask: Bool[Array, "batch 1 query key"],
         bias: Float[Array, "batch heads query key"] | None = None,
-        masks: Masks | None = None,
+        keep: Keep | None = None,
         site: str = "weights",
     ) -> Float[Array, "rows query embed"]:
         """Returns what each position of `inputs` gathers from `source` through the mask.
@@ -114,6 +114,6 @@ class Attention(nn.Module):
         scores = jnp.einsum("bhqd,bhkd->bhqk", query, source.key, preferred_element_type=jnp.float32)
         scores = jnp.where(mask, scores if bias is None else scores + bias, MASKED)
         weights = jax.nn.softmax(scores, axis=-1).astype(self.config.dtype)
-        weights = dropped(weights, masks, site, rate=self.config.dropout_rate)
+        weights = dropped(weights, keep, site, rate=self.config.dropout_rate)
         gathered = jnp.einsum("bhqk,bhkd->bhqd", weights, source.value)
         return self.out(gathered.swapaxes(1, 2).reshape(rows, length, -1))

@@ -11,7 +11,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from t5core.models.attention import Attention, KeyValue
-from t5core.models.dropout import Masks, dropped
+from t5core.models.dropout import Keep, dropped
 from t5core.models.layers import FeedForward, NetworkConfig, RMSNorm
 
 Hidden = Float[Array, "batch length embed"]
@@ -88,15 +88,15 @@ class EncoderLayer(nn.Module):
         self.pre_mlp_layer_norm = RMSNorm(self.config.dtype)
         self.mlp = FeedForward(self.config)
 
-    def __call__(self, hidden: Hidden, context: SelfContext, masks: Masks | None = None) -> Hidden:
+    def __call__(self, hidden: Hidden, context: SelfContext, keep: Keep | None = None) -> Hidden:
         """Returns the layer's output; without dropout masks there is no dropout."""
         rate = self.config.dropout_rate
         x = self.pre_attention_layer_norm(hidden)
         source = self.attention.keys_values(x)
-        x = self.attention(x, source, mask=context.mask, bias=context.bias, masks=masks, site="self_weights")
-        hidden = hidden + dropped(x, masks, "self_output", rate=rate)
-        x = self.mlp(self.pre_mlp_layer_norm(hidden), masks)
-        return hidden + dropped(x, masks, "mlp_output", rate=rate)
+        x = self.attention(x, source, mask=context.mask, bias=context.bias, keep=keep, site="self_weights")
+        hidden = hidden + dropped(x, keep, "self_output", rate=rate)
+        x = self.mlp(self.pre_mlp_layer_norm(hidden), keep)
+        return hidden + dropped(x, keep, "mlp_output", rate=rate)
 
 
 class DecoderLayer(nn.Module):
@@ -119,40 +119,44 @@ class DecoderLayer(nn.Module):
         """Returns the keys and values that this layer takes from the encoder's output."""
         return self.encoder_decoder_attention.keys_values(encoded)
 
-    def _self_attention(self, hidden: Hidden, context: SelfContext, masks: Masks | None) -> Hidden:
+    def _self_attention(self, hidden: Hidden, context: SelfContext, keep: Keep | None) -> Hidden:
         x = self.pre_self_attention_layer_norm(hidden)
         source = self.self_attention.keys_values(x)
         if context.step is not None:
             source = self.self_attention.extend_cache(source, context.step.position, context.step.writable)
         if context.fills_cache:
             self.self_attention.fill_cache(source)
-        return self.self_attention(x, source, mask=context.mask, bias=context.bias, masks=masks, site="self_weights")
+        return self.self_attention(x, source, mask=context.mask, bias=context.bias, keep=keep, site="self_weights")
 
     def _cross_attention(
-        self, hidden: Hidden, context: CrossContext, source: KeyValue | None, masks: Masks | None
+        self, hidden: Hidden, context: CrossContext, source: KeyValue | None, keep: Keep | None
     ) -> Hidden:
         x = self.pre_cross_attention_layer_norm(hidden)
         if source is None:
             assert context.encoded is not None, "either the encoder's output or the layer's source of it is given"
             source = self.cross_source(context.encoded)
-        return self.encoder_decoder_attention(x, source, mask=context.mask, masks=masks, site="cross_weights")
+        return self.encoder_decoder_attention(x, source, mask=context.mask, keep=keep, site="cross_weights")
 
     def __call__(
-        self, hidden: Hidden, context: DecoderContext, masks: Masks | None = None, cross_source: KeyValue | None = None
+        self,
+        hidden: Hidden,
+        context: DecoderContext,
+        keep: Keep | None = None,
+        cross_source: KeyValue | None = None,
     ) -> Hidden:
         """Returns the layer's output.
 
         Args:
           hidden: the layer's input.
           context: what all layers share.
-          masks: of dropout; None: no dropout.
+          keep: dropout masks; None: no dropout.
           cross_source: this layer's keys and values of the encoder's output; None computes them from it.
         """
         rate = self.config.dropout_rate
-        x = self._self_attention(hidden, context.own, masks)
-        hidden = hidden + dropped(x, masks, "self_output", rate=rate)
+        x = self._self_attention(hidden, context.own, keep)
+        hidden = hidden + dropped(x, keep, "self_output", rate=rate)
         if context.cross is not None:
-            x = self._cross_attention(hidden, context.cross, cross_source, masks)
-            hidden = hidden + dropped(x, masks, "cross_output", rate=rate)
-        x = self.mlp(self.pre_mlp_layer_norm(hidden), masks)
-        return hidden + dropped(x, masks, "mlp_output", rate=rate)
+            x = self._cross_attention(hidden, context.cross, cross_source, keep)
+            hidden = hidden + dropped(x, keep, "cross_output", rate=rate)
+        x = self.mlp(self.pre_mlp_layer_norm(hidden), keep)
+        return hidden + dropped(x, keep, "mlp_output", rate=rate)

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-# By site; True keeps.
-Masks = Mapping[str, Bool[Array, "..."]]
+# The masks by site: True where an entry is kept.
+Keep = Mapping[str, Bool[Array, "..."]]
 
 
-def draw_masks(key: Array, *, rate: float, batch: int, sites: Mapping[str, tuple[int, ...]]) -> Masks:
+def draw_masks(key: Array, *, rate: float, batch: int, sites: Mapping[str, tuple[int, ...]]) -> Keep:
     """Returns a mask of shape [batch, *site] for each site, in which each entry is False with probability `rate`."""
     sizes = [math.prod(site) for site in sites.values()]
     kept = jax.random.bernoulli(key, 1.0 - rate, (batch, sum(sizes)))
@@ -26,8 +26,8 @@ def draw_masks(key: Array, *, rate: float, batch: int, sites: Mapping[str, tuple
     return {name: part.reshape(batch, *site) for (name, site), part in zip(sites.items(), parts, strict=True)}
 
 
-def dropped(x: Float[Array, "*dims"], masks: Masks | None, site: str, *, rate: float) -> Float[Array, "*dims"]:
+def dropped(x: Float[Array, "*dims"], keep: Keep | None, site: str, *, rate: float) -> Float[Array, "*dims"]:
     """Returns `x` with 0 where the site's mask does not keep it, the rest scaled up; without masks `x` itself."""
-    if masks is None:
+    if keep is None:
         return x
-    return jnp.where(masks[site], x / (1.0 - rate), jnp.zeros((), x.dtype))
+    return jnp.where(keep[site], x / (1.0 - rate), jnp.zeros((), x.dtype))

@@ -18,7 +18,7 @@ from flax.linen import initializers, spmd
 from jaxtyping import Array, Float, Int
 
 from t5core.config.presets import Architecture
-from t5core.models.dropout import Masks, dropped
+from t5core.models.dropout import Keep, dropped
 
 NORM_EPSILON = 1e-6
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu, "linear": lambda x: x}
@@ -83,7 +83,7 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(
-        self, inputs: Float[Array, "batch length embed"], masks: Masks | None = None
+        self, inputs: Float[Array, "batch length embed"], keep: Keep | None = None
     ) -> Float[Array, "batch length embed"]:
         """Returns the block's output; without dropout masks there is no dropout."""
         architecture, dtype = self.config.architecture, self.config.dtype
@@ -97,7 +97,7 @@ class FeedForward(nn.Module):
             for index, activation in enumerate(names)
         ]
         hidden = functools.reduce(operator.mul, branches)
-        hidden = dropped(hidden, masks, "mlp_hidden", rate=self.config.dropout_rate)
+        hidden = dropped(hidden, keep, "mlp_hidden", rate=self.config.dropout_rate)
         hidden = spmd.with_logical_constraint(hidden, ("batch", "length", "mlp"))
         return Dense(inputs.shape[-1], ("mlp", "embed"), dtype=dtype, name="wo")(hidden)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from t5core.models import masks
+from t5core.models import attention_masks
 from t5core.models.attention import KeyValue, empty_cache
 from t5core.models.blocks import CrossContext, Step
 from t5core.models.layers import NetworkConfig, TokenEmbedder
@@ -55,7 +55,7 @@ class EncoderDecoder(nn.Module):
         self, encoder_input_tokens: Tokens, *, segment_ids: Tokens | None = None, deterministic: bool = True
     ) -> Float[Array, "batch length embed"]:
         """Returns the encoder's output."""
-        mask = masks.encoder_mask(encoder_input_tokens, segment_ids)
+        mask = attention_masks.encoder_mask(encoder_input_tokens, segment_ids)
         return self.encoder(self.token_embedder(encoder_input_tokens), mask, deterministic=deterministic)
 
     def __call__(
@@ -70,12 +70,12 @@ class EncoderDecoder(nn.Module):
     ) -> Logits:
         """Returns the logits of every target; the targets only tell which positions are padding."""
         encoded = self.encode(encoder_input_tokens, segment_ids=encoder_segment_ids, deterministic=deterministic)
-        cross_mask = masks.cross_mask(
+        cross_mask = attention_masks.cross_mask(
             decoder_target_tokens, encoder_input_tokens, decoder_segment_ids, encoder_segment_ids
         )
         return self.decoder(
             decoder_input_tokens,
-            masks.decoder_mask(decoder_target_tokens, decoder_segment_ids),
+            attention_masks.decoder_mask(decoder_target_tokens, decoder_segment_ids),
             CrossContext(mask=cross_mask, encoded=encoded),
             deterministic=deterministic,
         )
@@ -119,7 +119,7 @@ class DecoderOnly(nn.Module):
         deterministic: bool = True,
     ) -> Logits:
         """Returns the logits of every target; the targets only tell which positions are padding."""
-        mask = masks.decoder_mask(decoder_target_tokens, decoder_segment_ids, decoder_causal_attention)
+        mask = attention_masks.decoder_mask(decoder_target_tokens, decoder_segment_ids, decoder_causal_attention)
         return self.decoder(decoder_input_tokens, mask, deterministic=deterministic)
 
     def prefill(self, prompt: Tokens, in_prompt: Tokens, *, bidirectional: bool) -> None:
@@ -130,7 +130,9 @@ class DecoderOnly(nn.Module):
           in_prompt: 1 for every input of the prompt, the 0 that starts it included.
           bidirectional: whether prompt positions see each other in both directions.
         """
-        self.decoder.prefill(prompt, masks.decoder_mask(in_prompt, None, in_prompt if bidirectional else None))
+        self.decoder.prefill(
+            prompt, attention_masks.decoder_mask(in_prompt, None, in_prompt if bidirectional else None)
+        )
 
     def step(
         self,

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from t5core import errors
-from t5core.models.dropout import Masks
+from t5core.models.dropout import Keep
 
 Hidden = Float[Array, "batch length embed"]
 # (parameters of one layer, hidden, what all layers share, the layer's dropout masks or None) -> hidden
-ApplyLayer = Callable[[Any, Hidden, Any, Masks | None], Hidden]
+ApplyLayer = Callable[[Any, Hidden, Any, Keep | None], Hidden]
 
 
 def rematerialised(apply_layer: ApplyLayer, policy: str, *, scanned: bool) -> ApplyLayer:
@@ -41,7 +41,7 @@ def run_layers(
     hidden: Hidden,
     context: Any,
     *,
-    masks: Masks | None,
+    keep: Keep | None,
     scan: bool,
     remat_policy: str,
 ) -> Hidden:
@@ -55,21 +55,21 @@ def run_layers(
       layer_params: by layer.
       hidden: into the first layer.
       context: handed to each layer.
-      masks: of dropout, with the layers as second dim; None: no dropout.
+      keep: dropout masks, with the layers as second dim; None: no dropout.
       scan: whether to loop instead of to unroll.
       remat_policy: see `rematerialised`.
     """
     apply_layer = rematerialised(apply_layer, remat_policy, scanned=scan)
     if not scan:
         for index, params in enumerate(layer_params):
-            layer_masks = jax.tree.map(lambda mask, i=index: mask[:, i], masks)
+            layer_masks = jax.tree.map(lambda mask, i=index: mask[:, i], keep)
             hidden = apply_layer(params, hidden, context, layer_masks)
         return hidden
 
-    def scan_body(hidden: Hidden, layer: tuple[Any, Masks | None]) -> tuple[Hidden, None]:
+    def scan_body(hidden: Hidden, layer: tuple[Any, Keep | None]) -> tuple[Hidden, None]:
         params, layer_masks = layer
         return apply_layer(params, hidden, context, layer_masks), None
 
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layer_params)
-    layers_first = jax.tree.map(lambda mask: jnp.moveaxis(mask, 1, 0), masks)
+    layers_first = jax.tree.map(lambda mask: jnp.moveaxis(mask, 1, 0), keep)
     return jax.lax.scan(scan_body, hidden, (stacked, layers_first))[0]

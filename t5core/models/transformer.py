@@ -10,7 +10,7 @@ from flax import linen as nn
 from flax.linen import spmd
 from jaxtyping import Array, Float, Int
 
-from t5core.models import masks as attention_masks
+from t5core.models import attention_masks
 from t5core.models.attention import KeyValue
 from t5core.models.blocks import (
     CrossContext,
@@ -23,7 +23,7 @@ from t5core.models.blocks import (
     Step,
     dropout_sites,
 )
-from t5core.models.dropout import Masks, draw_masks, dropped
+from t5core.models.dropout import Keep, draw_masks, dropped
 from t5core.models.layers import Dense, NetworkConfig, RMSNorm, TokenEmbedder
 from t5core.models.relative_position import RelativePositionBias
 from t5core.models.scanning import run_layers
@@ -36,7 +36,7 @@ class Stack(nn.Module):
 
     def draws(
         self, hidden: Hidden, *, num_layers: int, encoded: Hidden | None, deterministic: bool
-    ) -> tuple[Masks | None, Masks | None]:
+    ) -> tuple[Keep | None, Keep | None]:
         """Returns the dropout masks of the stack's ends ("input", "output") and of its layers; None without dropout."""
         rate = self.config.dropout_rate
         if deterministic or rate == 0.0:
@@ -50,7 +50,12 @@ class Stack(nn.Module):
         return {name: drawn[name] for name in ends}, {name: drawn[name] for name in in_layer}
 
     def run(
-        self, layers: Sequence[nn.Module], detached: nn.Module, hidden: Hidden, context: Any, masks: Masks | None
+        self,
+        layers: Sequence[nn.Module],
+        detached: nn.Module,
+        hidden: Hidden,
+        context: Any,
+        keep: Keep | None,
     ) -> Hidden:
         """Returns `hidden` after all layers, each applied as a function of its parameters.
 
@@ -62,8 +67,8 @@ class Stack(nn.Module):
                 hidden = layer(hidden, context)
             return hidden
 
-        def apply_layer(params: Any, hidden: Hidden, context: Any, masks: Masks | None) -> Hidden:
-            return detached.apply({"params": params}, hidden, context, masks)  # pyright: ignore[reportReturnType]
+        def apply_layer(params: Any, hidden: Hidden, context: Any, keep: Keep | None) -> Hidden:
+            return detached.apply({"params": params}, hidden, context, keep)  # pyright: ignore[reportReturnType]
 
         params = nn.meta.unbox(self.variables["params"])
         return run_layers(
@@ -71,7 +76,7 @@ class Stack(nn.Module):
             [params[f"layers_{index}"] for index in range(len(layers))],
             hidden,
             context,
-            masks=masks,
+            keep=keep,
             scan=self.config.scan_layers,
             remat_policy=self.config.remat_policy,
         )
@@ -89,10 +94,10 @@ class Encoder(Stack):
     def __call__(self, embedded: Hidden, mask: Mask, *, deterministic: bool) -> Hidden:
         """Returns the encoder's output."""
         rate, length = self.config.dropout_rate, embedded.shape[1]
-        ends, masks = self.draws(embedded, num_layers=len(self.layers), encoded=None, deterministic=deterministic)
+        ends, keep = self.draws(embedded, num_layers=len(self.layers), encoded=None, deterministic=deterministic)
         context = SelfContext(mask=mask, bias=self.relpos_bias(length, length))
         hidden = dropped(embedded, ends, "input", rate=rate)
-        hidden = self.run(self.layers, EncoderLayer(self.config, parent=None), hidden, context, masks)
+        hidden = self.run(self.layers, EncoderLayer(self.config, parent=None), hidden, context, keep)
         return dropped(self.encoder_norm(hidden), ends, "output", rate=rate)
 
 
@@ -133,10 +138,10 @@ class Decoder(Stack):
         rate, length = self.config.dropout_rate, tokens.shape[1]
         embedded = self._embedder()(tokens)
         encoded = None if cross is None else cross.encoded
-        ends, masks = self.draws(embedded, num_layers=len(self.layers), encoded=encoded, deterministic=deterministic)
+        ends, keep = self.draws(embedded, num_layers=len(self.layers), encoded=encoded, deterministic=deterministic)
         context = DecoderContext(own=SelfContext(mask=mask, bias=self.relpos_bias(length, length)), cross=cross)
         hidden = dropped(embedded, ends, "input", rate=rate)
-        hidden = self.run(self.layers, self._layer(parent=None), hidden, context, masks)
+        hidden = self.run(self.layers, self._layer(parent=None), hidden, context, keep)
         return self._logits(dropped(self.decoder_norm(hidden), ends, "output", rate=rate))
 
     def prefill(self, tokens: Int[Array, "batch length"], mask: Mask) -> None:

@@ -156,12 +156,12 @@ def test_scores_come_with_their_parts(monkeypatch):
 def test_metric_sums_count_tokens_rows_and_packed_examples():
     model = tiny_model()
     batch = {
-        "decoder_target_tokens": jnp.asarray([[5, 1, 6, 1, 0], [7, 8, 1, 0, 0], [0, 0, 0, 0, 0]]),
+        "decoder_target_tokens": jnp.asarray([[5, 1, 6, 1, 0], [1, 8, 1, 0, 0], [0, 0, 0, 0, 0]]),
         "decoder_segment_ids": jnp.asarray([[1, 1, 2, 2, 0], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]),
         "encoder_segment_ids": jnp.asarray([[1, 2, 2], [1, 0, 0], [0, 0, 0]]),
         "decoder_loss_weights": jnp.asarray([[1.0, 1.0, 0.5, 0.5, 0.0], [0.0, 1.0, 1.0, 0.0, 0.0], [0.0] * 5]),
     }
-    # Predicts token 1 everywhere.
+    # Predicts token 1 everywhere, which is right at a token without weight too.
     of_one = jax.nn.one_hot(jnp.ones((3, 5), int), 32)
     loss, sums = jax.jit(model.loss_of_logits)(of_one, batch)
     expected = {

@@ -178,7 +178,15 @@ def parameters(preset):
     return trees.flatten(jax.eval_shape(lambda key: model.get_initial_variables(key, SHAPES), KEY))
 
 
-@pytest.mark.parametrize(("preset", "count"), [("t5_1_1_small", 76_961_152), ("t5_1_0_small", 60_506_624)])
+@pytest.mark.parametrize(
+    ("preset", "count"),
+    [
+        ("t5_1_1_small", 76_961_152),
+        ("t5_1_0_small", 60_506_624),
+        ("mt5_small", 300_176_768),
+        ("byt5_small", 299_637_760),
+    ],
+)
 def test_published_sizes_have_their_number_of_parameters(preset, count):
     assert sum(leaf.value.size for leaf in parameters(preset).values()) == count
 
