@@ -13,40 +13,50 @@ import json
 import os
 import pathlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from flytekit.configuration.plugin import FlytekitPlugin
-from flytekit.remote import FlyteRemote
 
 from t5core import errors
 from t5core.config import load
 
+if TYPE_CHECKING:
+    from flytekit.remote import FlyteRemote
+
 EX_TEMPFAIL = 75
 
 
-class Plugin(FlytekitPlugin):
-    """The entry point of the group `flytekit.configuration.plugin`."""
+def __getattr__(name: str) -> Any:
+    """Makes the entry point `Plugin` when flytekit asks for it.
 
-    @staticmethod
-    def get_remote(
-        config: str | None, project: str, domain: str, data_upload_location: str | None = None
-    ) -> FlyteRemote:
-        """Returns the remote of the `flyte.config` in the working directory, which flytekit itself does not read."""
-        if config is None and os.path.exists("flyte.config"):
-            config = "flyte.config"
-        return FlytekitPlugin.get_remote(config, project, domain, data_upload_location)
+    flytekit loads its plugin at the end of the module that holds the base class: whichever of the two is imported
+    first, the other one is only half there at that time.
+    """
+    if name != "Plugin":
+        raise AttributeError(name)
+    from flytekit.configuration.plugin import FlytekitPlugin
 
-    @staticmethod
-    def configure_pyflyte_cli(main: click.Group) -> click.Group:  # type: ignore[override]
-        """Puts our argument handling and error lines into pyflyte's commands."""
-        # flytekit loads this module while it is half imported itself.
-        from flytekit.clis.sdk_in_container import run, utils
+    methods = {"get_remote": staticmethod(get_remote), "configure_pyflyte_cli": staticmethod(configure_pyflyte_cli)}
+    return type("Plugin", (FlytekitPlugin,), methods)
 
-        _default_entity(run.WorkflowCommand)
-        _config_files(run.YamlFileReadingCommand)
-        _one_line_errors(utils)
-        return main
+
+def get_remote(config: str | None, project: str, domain: str, data_upload_location: str | None = None) -> FlyteRemote:
+    """Returns the remote of the `flyte.config` in the working directory, which flytekit itself does not read."""
+    from flytekit.configuration.plugin import FlytekitPlugin
+
+    if config is None and os.path.exists("flyte.config"):
+        config = "flyte.config"
+    return FlytekitPlugin.get_remote(config, project, domain, data_upload_location)
+
+
+def configure_pyflyte_cli(main: click.Group) -> click.Group:
+    """Puts our argument handling and error lines into pyflyte's commands."""
+    from flytekit.clis.sdk_in_container import run, utils
+
+    _default_entity(run.WorkflowCommand)
+    _config_files(run.YamlFileReadingCommand)
+    _one_line_errors(utils)
+    return main
 
 
 def _default_entity(command: Any) -> None:
@@ -131,7 +141,7 @@ def _cause(error: BaseException | None) -> Exception | None:
     return None
 
 
-def fail(error: Exception) -> None:
+def fail(error: Exception) -> NoReturn:
     """Prints the mistake as one line on stderr and exits: 75 when trying again helps, 1 otherwise."""
     # flytekit puts "Error encountered while executing ..." and a line break before the message of a task's exception.
     message = str(error).strip().splitlines()[-1].strip()

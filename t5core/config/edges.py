@@ -56,7 +56,7 @@ class RunInputs(StrictModel):
 
     run: ResolvedRun
     vocabulary: VocabularyRef
-    tasks: tuple[DatasetRef, ...]
+    tasks: list[DatasetRef]
     mixture: DatasetRef
 
 

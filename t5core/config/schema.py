@@ -1,7 +1,8 @@
 """The configuration of a run: what a YAML file may say, section by section.
 
 `0` and `None` switch a period or a limit off where the field says so. Steps are optimiser updates, counted from 0
-over the whole life of a run; lengths are tokens; rates are per step.
+over the whole life of a run; lengths are tokens; rates are per step. Sequences are lists because Flyte has no tuples;
+nobody changes them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ModelConfig(StrictModel):
     num_decoder_layers: PositiveInt | None = None
     head_dim: PositiveInt | None = None
     mlp_dim: PositiveInt | None = None
-    mlp_activations: tuple[Literal["relu", "gelu", "silu", "linear"], ...] | None = None
+    mlp_activations: list[Literal["relu", "gelu", "silu", "linear"]] | None = None
     logits_via_embedding: bool | None = None
     dropout_rate: float = Field(default=0.1, ge=0.0, lt=1.0)
     dtype: Dtype = Field(default="float32", description="of activations; parameters are float32")
@@ -66,7 +67,7 @@ class ModelConfig(StrictModel):
         """Returns every dimension: the preset's, with this section's own put over them."""
         base = preset(self.preset)
         changed = {k: v for k, v in ((k, getattr(self, k, None)) for k in Architecture.model_fields) if v is not None}
-        return base.model_copy(update=changed)
+        return Architecture.model_validate(base.model_dump() | changed)
 
 
 class VocabularyConfig(StrictModel):
@@ -92,8 +93,8 @@ class TaskConfig(StrictModel):
 
     name: str
     rate: float | None = Field(default=None, ge=0.0, allow_inf_nan=False, description="None: in proportion to examples")
-    files: tuple[str, ...] = ()
-    validation_files: tuple[str, ...] = ()
+    files: list[str] = []
+    validation_files: list[str] = []
     builtin: Literal["python_docs", "python_docstrings"] | None = None
     objective: Objective = "span_corruption"
     text: str = Field(default="text", description="column that holds a document (unsupervised objectives)")
@@ -105,8 +106,8 @@ class TaskConfig(StrictModel):
         default=0.02, ge=0.0, lt=1.0, description="documents held out when no files are named"
     )
     max_validation_examples: PositiveInt | None = Field(default=256, description="None evaluates all of them")
-    metrics: tuple[str, ...] = Field(
-        default=(), description="names or dotted functions, scored on decoded validation examples"
+    metrics: list[str] = Field(
+        default=[], description="names or dotted functions, scored on decoded validation examples"
     )
 
     @pydantic.field_validator("name")
@@ -137,7 +138,7 @@ class TaskConfig(StrictModel):
 class DataConfig(StrictModel):
     """What is trained on: tasks, how they are mixed, and the shape of a row."""
 
-    tasks: tuple[TaskConfig, ...] = Field(min_length=1)
+    tasks: list[TaskConfig] = Field(min_length=1)
     module: str | None = Field(default=None, description="Python module that registers SeqIO tasks")
     feature_lengths: dict[str, PositiveInt] = {"inputs": 128, "targets": 128}
     vocabulary: VocabularyConfig = VocabularyConfig()
@@ -193,10 +194,10 @@ class OptimizerConfig(StrictModel):
 
     name: str = "adafactor"
     arguments: dict[str, bool | int | float | str | None] = {}
-    groups: tuple[OptimizerGroupConfig, ...] = Field(
-        default=(), description="optimisers by parameter; what no pattern matches is frozen"
+    groups: list[OptimizerGroupConfig] = Field(
+        default=[], description="optimisers by parameter; what no pattern matches is frozen"
     )
-    frozen: tuple[str, ...] = Field(default=(), description="patterns of parameters that are not trained")
+    frozen: list[str] = Field(default=[], description="patterns of parameters that are not trained")
     clip_global_norm: float | None = Field(default=None, gt=0.0, description="largest norm of the whole gradient")
 
 
@@ -238,7 +239,7 @@ class TrainConfig(StrictModel):
     learning_rate: LearningRateConfig = LearningRateConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     loss: LossConfig = LossConfig()
-    actions: tuple[ActionConfig, ...] = ()
+    actions: list[ActionConfig] = []
 
     @pydantic.model_validator(mode="after")
     def _whole_microbatches(self) -> TrainConfig:

@@ -55,7 +55,7 @@ def build_vocabulary(run: ResolvedRun) -> BuiltVocabulary:
     return train_vocabulary(run.config.run.root, _own_tasks(run.config), config)
 
 
-def _own_tasks(config: PretrainConfig) -> tuple[TaskConfig, ...]:
+def _own_tasks(config: PretrainConfig) -> Sequence[TaskConfig]:
     foreign = [task.name for task in config.data.tasks if task.is_seqio]
     if foreign:
         raise errors.ConfigError(

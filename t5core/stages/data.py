@@ -85,4 +85,4 @@ def verify_vocabulary(
             f"{worst:.2%} of tokens unknown at most"
         )
         record(reused=False, reason=reason, fingerprint=vocabulary.fingerprint, uri=vocabulary.uri)
-    return RunInputs(run=run, vocabulary=vocabulary, tasks=tuple(tasks), mixture=mixture)
+    return RunInputs(run=run, vocabulary=vocabulary, tasks=list(tasks), mixture=mixture)
