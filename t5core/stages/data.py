@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from t5core import progress
+from t5core import progress, storage
 from t5core.config.edges import DatasetRef, ResolvedRun, RunInputs, TaskRequest, VocabularyRef
 from t5core.rundir import RunDirectory, StageRecord
 
@@ -39,8 +39,11 @@ def _recorded(run: ResolvedRun, stage: str, name: str = "") -> Iterator[Record]:
 
 def build_vocabulary(run: ResolvedRun) -> VocabularyRef:
     """Returns the run's vocabulary, trained unless it is there already."""
-    from t5core.data import vocabulary_training
+    from t5core.data import vocabulary_training, worker
 
+    root = run.config.run.root
+    if not storage.is_remote(root) and not storage.path(f"{root}/datasets").exists():
+        worker.start()  # this process will tokenise next: TensorFlow's import runs beside the training
     with _recorded(run, "vocabulary") as record:
         vocabulary, reused, reason = vocabulary_training.build_vocabulary(run)
         record(reused=reused, reason=reason, fingerprint=vocabulary.fingerprint, uri=vocabulary.uri)
