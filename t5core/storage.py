@@ -20,7 +20,8 @@ from etils import epath
 from t5core import errors
 
 # gcsfs remembers listings for ever, and would never see what another process writes.
-fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
+for _protocol in ("gs", "gcs"):
+    fsspec.config.conf.setdefault(_protocol, {})["use_listings_cache"] = False
 
 
 def path(uri: str | os.PathLike[str]) -> epath.Path:

@@ -17,6 +17,7 @@ epochs of one `get_dataset` repeat the noise.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ from t5core.data.noise import SpanCorruption
 from t5core.data.vocabulary import own_sentinels
 
 IDENTITY = "example_id"
-_CHUNK = "chunk"
+_CHUNK, _SIZE = "chunk", "size"
 _MAX_CHUNKS = 1 << 24
 
 # TensorFlow's stubs know too little of tensors: no operators, and too few arguments of `map`.
@@ -71,6 +72,13 @@ def chunk(dataset: tf.data.Dataset, *, length: int, feature: str = "targets") ->
     No token is dropped, and none is in two chunks; a text without tokens gives no example. The other features but
     `example_id` are left out, and `chunk` counts within a text.
     """
+    return _padded_chunks(dataset, length=length, feature=feature).map(
+        functools.partial(_without_padding, feature=feature)
+    )
+
+
+def _padded_chunks(dataset: tf.data.Dataset, *, length: int, feature: str = "targets") -> tf.data.Dataset:
+    """Returns chunks that are filled up to `length`, with their true `size`: one map less where another follows."""
     assert length > 0, f"chunks of {length} tokens"
 
     def cut(example: Example) -> Example:
@@ -79,19 +87,19 @@ def chunk(dataset: tf.data.Dataset, *, length: int, feature: str = "targets") ->
         numbers = tf.range(count)
         rows = {
             feature: tf.reshape(tf.pad(tokens, [(0, count * length - tf.size(tokens))]), [count, length]),
-            "size": tf.minimum(tf.size(tokens) - numbers * length, length),
+            _SIZE: tf.minimum(tf.size(tokens) - numbers * length, length),
             _CHUNK: numbers,
         }
         if IDENTITY in example:
             rows[IDENTITY] = tf.fill([count], example[IDENTITY])
         return rows
 
-    def without_padding(example: Example) -> Example:
-        size = example.pop("size")
-        return {**example, feature: example[feature][:size]}
+    return dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
 
-    rows = dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
-    return rows.map(without_padding, num_parallel_calls=tf.data.AUTOTUNE)
+
+def _without_padding(example: Example, *, feature: str = "targets") -> Example:
+    others = {name: value for name, value in example.items() if name != _SIZE}
+    return {**others, feature: example[feature][: example[_SIZE]]}
 
 
 def span_corruption(
@@ -141,7 +149,7 @@ def span_corruption(
             "targets": _with_sentinels(tokens, ~hidden, first_sentinel),
         }
 
-    return _map_with_seed(chunk(dataset, length=length), corrupt)
+    return _map_with_seed(_padded_chunks(dataset, length=length), corrupt)
 
 
 def prefix_lm(dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
@@ -163,7 +171,7 @@ def prefix_lm(dataset: tf.data.Dataset, sequence_length: Lengths, output_feature
         cut = tf.random.stateless_uniform([], seed, lowest, highest + 1, tf.int32, alg="philox")
         return {"inputs": tokens[:cut], "targets": tokens[cut:]}
 
-    return _map_with_seed(chunk(dataset, length=room["inputs"] + room["targets"]), split)
+    return _map_with_seed(_padded_chunks(dataset, length=room["inputs"] + room["targets"]), split)
 
 
 def full_lm(dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
@@ -184,11 +192,12 @@ def full_lm(dataset: tf.data.Dataset, sequence_length: Lengths, output_features:
 
 
 def _map_with_seed(dataset: tf.data.Dataset, function: Callable[[Example, Tensor], Example]) -> tf.data.Dataset:
-    """Maps `function(example, seed)` with a seed int64[2] that follows from SeqIO's seed and from the example."""
+    """Maps `function(example, seed)` over padded chunks, with a seed int64[2] from SeqIO's seed and the example."""
     draw: Any = seqio.map_over_dataset(lambda _, seed: tf.stack([seed[0], seed[1]]), num_seeds=1)
 
     def mapped(drawn: Tensor) -> tf.data.Dataset:
-        def seeded(example: Example) -> Example:
+        def seeded(padded: Example) -> Example:
+            example = _without_padding(padded)
             return function(example, drawn ^ _identity_of(example))
 
         return dataset.map(seeded, num_parallel_calls=tf.data.AUTOTUNE)
@@ -215,19 +224,20 @@ def _sentinels(vocabulary: seqio.Vocabulary) -> int:
 def _span_mask(size: Tensor, *, counts: Tensor, seed: Tensor) -> Tensor:
     """Returns bool[size], True where a token is hidden: spans of random lengths, the first token being kept."""
     noise, spans = counts[size, 0], counts[size, 1]
-    seeds = tf.random.split(seed, 2, alg="philox")
-    hidden = _random_parts(noise, spans, seed=seeds[0])
-    kept = _random_parts(size - noise, spans, seed=seeds[1])
+    draws = tf.random.stateless_uniform([size], seed, alg="philox")
+    hidden = _random_parts(noise, spans, draws=draws[:noise])
+    kept = _random_parts(size - noise, spans, draws=draws[noise:])
     lengths = tf.reshape(tf.stack([kept, hidden], axis=1), [-1])
     flags = tf.range(2 * tf.maximum(spans, 1)) % 2 == 1
     return tf.repeat(flags, lengths)
 
 
-def _random_parts(total: Tensor, parts: Tensor, *, seed: Tensor) -> Tensor:
-    """Returns int32[parts] (one part at least) that sum to `total`, drawn uniformly from all ways of 1 or more each."""
-    draws = tf.random.stateless_uniform([tf.maximum(total - 1, 0)], seed, alg="philox")
-    order = 1 + tf.argsort(draws, stable=True)
-    cuts = tf.sort(order[: tf.maximum(parts - 1, 0)])
+def _random_parts(total: Tensor, parts: Tensor, *, draws: Tensor) -> Tensor:
+    """Returns int32[parts] (one part at least) that sum to `total`, any such with 1 or more each as likely as another.
+
+    The cuts go where the largest of `draws`, float32[total], are; the last one is left out.
+    """
+    cuts = 1 + tf.sort(tf.math.top_k(draws[: total - 1], tf.maximum(parts - 1, 0)).indices)
     return tf.concat([cuts, [total]], 0) - tf.concat([[0], cuts], 0)
 
 

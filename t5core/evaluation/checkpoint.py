@@ -37,7 +37,9 @@ def evaluate(inputs: RunInputs, checkpoint: CheckpointRef) -> dict[str, dict[str
         scores = _decoded(inputs, params, dataset, checkpoint.step) if task.metrics or task.is_seqio else {}
         if scores:
             _write(inputs, "inference_eval", task.name, checkpoint.step, scores)
-        metrics[task.name] = figures | scores
+        # A task may call its own metric by a name that is taken; the action or the reader must know which is meant.
+        own = {f"decoded_{name}" if name in figures else name: value for name, value in scores.items()}
+        metrics[task.name] = figures | own
     return metrics
 
 

@@ -78,7 +78,7 @@ def verify_vocabulary(
     Raises:
       DataError, ConfigError: they do not.
     """
-    from t5core.data import vocabulary_verification
+    from t5core.data import vocabulary_verification, worker
 
     with _recorded(run, "verify") as record:
         report = vocabulary_verification.verify_vocabulary(run, vocabulary, tasks)
@@ -88,4 +88,5 @@ def verify_vocabulary(
             f"{worst:.2%} of tokens unknown at most"
         )
         record(reused=False, reason=reason, fingerprint=vocabulary.fingerprint, uri=vocabulary.uri)
+    worker.stop()  # its gigabyte of memory is the trainer's now
     return RunInputs(run=run, vocabulary=vocabulary, tasks=list(tasks), mixture=mixture)

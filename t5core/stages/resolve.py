@@ -78,8 +78,11 @@ def check(config: PretrainConfig) -> None:
     """
     schedule.of(config.train)
     from t5core import build
+    from t5core.data.materialise import check_task
     from t5core.data.vocabulary_verification import check_embedding_rows
 
+    for task in config.data.tasks:
+        check_task(config, task)
     for warning in build.check(config):
         progress.say(f"  warning: {warning}")
     vocabulary = config.data.vocabulary
