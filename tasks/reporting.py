@@ -10,6 +10,7 @@ from tasks import failures, profiles
 def report(inputs: RunInputs, cursor: Cursor) -> Summary:
     """Writes summary.json and report.html into the run directory, and shows the report as the task's deck."""
     from flytekit import Deck
+
     from t5core.stages import finish
 
     with failures.retry_what_helps():
