@@ -10,6 +10,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("FLYTE_SDK_LOGGING_LEVEL", "40")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keeps a file's tests in one process, where they share compiled programs, and those of one run together."""
     for item in items:

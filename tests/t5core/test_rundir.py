@@ -103,7 +103,7 @@ def test_of_many_differences_the_first_are_named(folder):
 def test_differences_inside_lists_are_named_by_place(folder):
     claim(folder)
     run = resolved(folder)
-    data = run.config.data.model_copy(update={"tasks": (run.config.data.tasks[0].model_copy(update={"rate": 2.0}),)})
+    data = run.config.data.model_copy(update={"tasks": [run.config.data.tasks[0].model_copy(update={"rate": 2.0})]})
     other = run.model_copy(update={"config": run.config.model_copy(update={"data": data})})
     with pytest.raises(errors.RunDirectoryError, match=r"data\.tasks\.0\.rate is None there and 2\.0 here"):
         RunDirectory(run.uri).claim(other, identity="two", config_text="")
