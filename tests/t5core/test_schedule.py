@@ -88,4 +88,5 @@ def test_impossible_schedules_are_refused(changed, message):
 
 def test_nothing_is_due_before_the_first_step():
     schedule = Schedule(total_steps=4, segment_steps=2, checkpoint_period=1, eval_period=1)
-    assert not (schedule.is_evaluation_due(0) or schedule.is_checkpoint_due(0) or schedule.is_segment_end(0))
+    due = [schedule.is_evaluation_due(0), schedule.is_checkpoint_due(0), schedule.is_segment_end(0)]
+    assert not any(due)
