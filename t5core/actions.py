@@ -45,6 +45,11 @@ class BaseAction(abc.ABC):
         """Why the action asked for a stop, one line."""
         return type(self).__name__
 
+    @property
+    def watched(self) -> tuple[str, str] | None:
+        """The task and the metric that `run` looks at, so that a wrong name is found before training; None: any."""
+        return None
+
 
 def metric_value(metrics_by_task: MetricsByTask, task: str, metric: str) -> float:
     """Returns one metric as a float, whatever number type holds it.
@@ -120,6 +125,11 @@ class EarlyStoppingAction(BaseAction):
         self._best, self._bad = state["best"], state["bad"]
 
     @property
+    def watched(self) -> tuple[str, str]:
+        """The metric that has to improve."""
+        return self._task, self._metric
+
+    @property
     def reason(self) -> str:
         """Which metric stood still and for how long."""
         best = "none" if self._best is None else f"{self._best:.4g}"
@@ -137,6 +147,11 @@ class TerminateOnNanAction(BaseAction):
         """Returns True unless the metric is finite."""
         self._last = metric_value(metrics_by_task, self._task, self._metric)
         return not math.isfinite(self._last)
+
+    @property
+    def watched(self) -> tuple[str, str]:
+        """The metric that has to stay finite."""
+        return self._task, self._metric
 
     @property
     def reason(self) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -11,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from t5core import errors
+from t5core import axis_rules, errors
 from t5core.optim.base import Optimizer
 from t5core.partitioning import Partitioner
 from t5core.state import TrainState
@@ -31,6 +33,10 @@ class Trainer:
       seed: of initialisation and dropout; the key of a step is `fold_in(trainer_key, step)`, as in T5X.
       num_microbatches: parts that a batch is split into to save memory. The gradient is that of the whole batch with
         every loss normalisation. Difference from T5X: it sums per-part normalised losses, k times too large.
+
+    Attributes:
+      compilation_seconds: what the first call of 'train_step' and of 'eval_step' took before it returned, which is
+        mostly compiling; a step that was not called yet is missing.
     """
 
     def __init__(
@@ -48,6 +54,8 @@ class Trainer:
         self._optimizer = optimizer
         self._learning_rate_fn = learning_rate_fn
         self._num_microbatches = num_microbatches
+        self.compilation_seconds: dict[str, float] = {}
+        self._inference_steps: dict[str, Callable[[dict[str, Any], Batch, Array], Any]] = {}
         self._init_key, self._trainer_key = jax.random.split(jax.random.PRNGKey(seed), 2)
 
     def _initial_state(self, key: Array, shapes: Mapping[str, tuple[int, ...]]) -> TrainState:
@@ -60,13 +68,23 @@ class Trainer:
         return {name: (1, 2) for name in ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")}
 
     @functools.cached_property
+    def _boxed_params(self) -> Any:
+        """The parameters' shapes with the names of their axes."""
+        return jax.eval_shape(lambda key: self.model.get_initial_variables(key, self._feature_shapes), self._init_key)
+
+    @property
+    def logical_axes(self) -> dict[str, tuple[str | None, ...]]:
+        """The names of every parameter's axes, by path."""
+        return axis_rules.logical_axes(self._boxed_params)
+
+    @functools.cached_property
     def state_shardings(self) -> TrainState:
         """Where each leaf of the state lives, a TrainState of shardings."""
-        boxed = jax.eval_shape(lambda key: self.model.get_initial_variables(key, self._feature_shapes), self._init_key)
-        params = self.partitioner.param_shardings(boxed)
+        params = self.partitioner.param_shardings(self._boxed_params)
         shapes = jax.eval_shape(functools.partial(self._initial_state, shapes=self._feature_shapes), self._init_key)
         opt_state = self.partitioner.opt_state_shardings(shapes.opt_state, shapes.params, params)
-        return TrainState(step=self.partitioner.replicated, params=params, opt_state=opt_state)
+        step: Any = self.partitioner.replicated
+        return TrainState(step=step, params=params, opt_state=opt_state)
 
     @functools.cached_property
     def abstract_state(self) -> TrainState:
@@ -112,11 +130,41 @@ class Trainer:
 
         The metrics hold `learning_rate`, the rate that was used, beside the model's sums.
         """
-        return self._train_step(state, self.partitioner.shard_batch(batch))
+        with self._timing_the_first("train_step"):
+            return self._train_step(state, self.partitioner.shard_batch(batch))
 
     def eval_step(self, params: dict[str, Any], batch: Batch) -> Metrics:
         """Returns the metric sums of a global `batch`, without dropout."""
-        return self._eval_step(params, self.partitioner.shard_batch(batch))
+        with self._timing_the_first("eval_step"):
+            return self._eval_step(params, self.partitioner.shard_batch(batch))
+
+    def inference_step(self, method: str, params: dict[str, Any], batch: Batch, key: Array) -> Any:
+        """Returns what a method of the model makes of a global `batch`, whole on every process.
+
+        Args:
+          method: 'predict_batch', 'predict_batch_with_aux' or 'score_batch'.
+          params: of the model.
+          batch: as for `eval_step`.
+          key: for those that draw samples.
+        """
+        if method not in self._inference_steps:
+            function = getattr(self.model, method)
+
+            def step(params: dict[str, Any], batch: Batch, key: Array) -> Any:
+                return function(params, batch) if method == "score_batch" else function(params, batch, rng=key)
+
+            self._inference_steps[method] = self.partitioner.partition(
+                step,
+                in_shardings=(self.state_shardings.params, self.partitioner.data_sharding, self.partitioner.replicated),
+                out_shardings=self.partitioner.replicated,
+            )
+        return self._inference_steps[method](params, self.partitioner.shard_batch(batch), key)
+
+    @contextlib.contextmanager
+    def _timing_the_first(self, step: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.compilation_seconds.setdefault(step, time.monotonic() - began)
 
     def _update(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         learning_rate = self._learning_rate_fn(state.step)

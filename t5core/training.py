@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
-from t5core import build, errors, preemption, progress, schedule
+from t5core import batches, build, errors, preemption, progress, schedule
 from t5core.checkpoints import index
 from t5core.checkpoints.record import Provenance, SchedulePosition
 from t5core.checkpoints.retention import RetentionPolicy
@@ -17,7 +14,6 @@ from t5core.checkpoints.store import CheckpointStore
 from t5core.config.edges import CheckpointRef, RunInputs
 from t5core.data.reader import BatchReader
 from t5core.loop import Batches, Loop, StepMetrics
-from t5core.metrics import summarise
 from t5core.metrics.writer import MetricWriter
 from t5core.rundir import RunDirectory
 from t5core.state import TrainState
@@ -66,7 +62,7 @@ def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any]) -> Tr
                 store.save(step, state.as_tree(), provenance)
 
             def report(chunk: StepMetrics) -> bool:
-                figures = _figures(chunk)
+                figures = chunk.figures()
                 writer.write(chunk.last, figures)
                 bar.advance(chunk.last - chunk.first, loss=figures["loss_per_nonpadding_target_token"])
                 return False
@@ -85,21 +81,11 @@ def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any]) -> Tr
     return Trained(resumed_from=resumed_from, checkpoint=index.reference(directory.checkpoints_uri, end))
 
 
-def _figures(chunk: StepMetrics) -> dict[str, float]:
-    rates = [float(step["learning_rate"]) for step in chunk.sums]
-    return {
-        **summarise.summarise(chunk.sums),
-        **summarise.timing(chunk.sums, seconds=chunk.seconds, num_devices=jax.device_count()),
-        "learning_rate": sum(rates) / len(rates),
-        "learning_rate/current": rates[-1],
-    }
-
-
 def _batches(inputs: RunInputs, trainer: Trainer) -> Callable[[int, int], Batches]:
     """Returns what opens the batches of some steps: the rows of them that this process feeds to its devices."""
     batch_size = inputs.run.config.train.batch_size
     reader = BatchReader(inputs.mixture.uri, batch_size=batch_size, converter=build.converter_of(inputs))
-    return functools.partial(reader.prefetch, rows=trainer.partitioner.process_rows(batch_size))
+    return batches.of_reader(reader, rows=trainer.partitioner.process_rows(batch_size))
 
 
 def _open_store(inputs: RunInputs, directory: RunDirectory) -> CheckpointStore:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from t5core import progress
-from t5core.data import reader
 from t5core.data.converters import FeatureConverter
+from t5core.data.stored import StoredSplit
 from t5core.metrics import summarise
 from t5core.trainer import Trainer
 
@@ -19,11 +21,28 @@ def evaluate(
     trainer: Trainer, params: dict[str, Any], *, name: str, uri: str, converter: FeatureConverter, batch_size: int
 ) -> dict[str, float]:
     """Returns the figures over every row of the validation split of the task dataset `uri`, each exactly once."""
-    sums = []
+    rows = trainer.partitioner.process_rows(batch_size)
+    batches = StoredSplit(uri=uri, split=SPLIT, batch_size=batch_size, converter=converter, rows=rows)
+    return summarise.evaluation_figures(sums(trainer, params, name=name, batches=batches))
+
+
+def sums(
+    trainer: Trainer, params: dict[str, Any], *, name: str, batches: Iterable[Mapping[str, np.ndarray]]
+) -> list[summarise.Sums]:
+    """Returns the metric sums of each batch.
+
+    Args:
+      trainer: of the model.
+      params: to evaluate.
+      name: of what is evaluated.
+      batches: this process's part of each; every process has as many.
+    """
+    found: list[summarise.Sums] = []
     with progress.stage(f"evaluate {name}", total=None, unit="batches") as bar:
-        for batch in reader.evaluation_batches(uri, split=SPLIT, batch_size=batch_size, converter=converter):
-            sums.append(trainer.eval_step(params, batch.features))
+        for batch in batches:
+            found.append(trainer.eval_step(params, batch))
             bar.advance()
-        figures = summarise.evaluation_figures(jax.device_get(sums))
-        bar.advance(0, loss=figures["loss"], accuracy=figures["accuracy"])
-    return figures
+        found = jax.device_get(found)
+        figures = summarise.evaluation_figures(found) if found else {}
+        bar.advance(0, **{key: figures[key] for key in ("loss", "accuracy") if key in figures})
+    return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from t5core import actions, progress
+from t5core.actions import ActionMode
 from t5core.config.edges import Cursor, Evaluation, RunInputs, SegmentRecord
+from t5core.decision import ActionSet
 from t5core.rundir import ActionsRecord, RunDirectory
 
 
@@ -18,14 +18,13 @@ def check_actions(inputs: RunInputs, cursor: Cursor, segment: SegmentRecord, eva
         return cursor.model_copy(update={"checkpoint": segment.checkpoint})
     configured = inputs.run.config.train.actions
     built = {f"{i}-{config.name}": actions.build_action(config) for i, config in enumerate(configured)}
-    for name, action in built.items():
-        if name in cursor.action_state:
-            action.load_state_dict(cursor.action_state[name])
-    reasons = actions.run_all(list(built.values()), segment.checkpoint, evaluation.metrics)
-    memory: dict[str, Any] = {name: action.state_dict() for name, action in built.items() if action.state_dict()}
+    acts = ActionSet({ActionMode.TRAIN_EVAL: built}, alone=True)
+    acts.load(cursor.action_state)
+    acts.look(ActionMode.TRAIN_EVAL, segment.checkpoint, evaluation.metrics)
+    reasons, memory = acts.asked.values(), acts.memory()
     moved = Cursor(
         checkpoint=segment.checkpoint,
-        halt=cursor.halt or bool(reasons),
+        halt=cursor.halt or acts.stop,
         stop_reason="; ".join(filter(None, [cursor.stop_reason, *reasons])),
         action_state=memory,
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from t5core import progress, storage
 from t5core.config.edges import DatasetRef, ResolvedRun, RunInputs, TaskRequest, VocabularyRef
 from t5core.rundir import RunDirectory, StageRecord
+from t5core.stages import failure
 
 Record = Callable[..., None]
 
@@ -34,7 +35,8 @@ def _recorded(run: ResolvedRun, stage: str, name: str = "") -> Iterator[Record]:
             )
         )
 
-    yield record
+    with failure.recorded(run.uri, where=f"{stage} {name}".strip()):
+        yield record
 
 
 def build_vocabulary(run: ResolvedRun) -> VocabularyRef:

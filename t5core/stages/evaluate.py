@@ -7,6 +7,7 @@ import time
 from t5core import progress, schedule, storage
 from t5core.config.edges import Evaluation, RunInputs, SegmentRecord
 from t5core.rundir import RunDirectory
+from t5core.stages import failure
 
 
 def evaluate(inputs: RunInputs, segment: SegmentRecord) -> Evaluation:
@@ -30,7 +31,8 @@ def evaluate(inputs: RunInputs, segment: SegmentRecord) -> Evaluation:
     if due:
         from t5core.evaluation import checkpoint
 
-        metrics = checkpoint.evaluate(inputs, segment.checkpoint)
+        with failure.recorded(inputs.run.uri, where=f"evaluation of step {step}"):
+            metrics = checkpoint.evaluate(inputs, segment.checkpoint)
     evaluation = Evaluation(
         step=step,
         checkpoint=segment.checkpoint,

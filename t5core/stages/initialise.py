@@ -8,7 +8,7 @@ from t5core import errors, progress
 from t5core.checkpoints import index
 from t5core.config.edges import CheckpointRef, Cursor, RunInputs
 from t5core.rundir import RunDirectory, StageRecord
-from t5core.stages import holding
+from t5core.stages import failure, holding
 
 
 def initialise(inputs: RunInputs, *, owner: str | None = None) -> Cursor:
@@ -27,7 +27,8 @@ def initialise(inputs: RunInputs, *, owner: str | None = None) -> Cursor:
             f"train.total_steps={total} is below step {latest}, which {directory.uri} has reached; "
             f"raise it, or choose another run.name"
         )
-    checkpoint, reason = _found(directory, latest) if latest is not None else _fresh(inputs, directory)
+    with failure.recorded(inputs.run.uri, where="initialise"):
+        checkpoint, reason = _found(directory, latest) if latest is not None else _fresh(inputs, directory)
     progress.say(f"initialise: {'reused' if latest is not None else 'done'} ({reason})")
     directory.write_stage(
         StageRecord(

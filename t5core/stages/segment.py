@@ -8,7 +8,7 @@ from t5core import progress
 from t5core.checkpoints import index
 from t5core.config.edges import CheckpointRef, Cursor, RunInputs, SegmentRecord
 from t5core.rundir import RunDirectory
-from t5core.stages import holding
+from t5core.stages import failure, holding
 
 
 def train_segment(inputs: RunInputs, cursor: Cursor, end: int, *, owner: str | None = None) -> SegmentRecord:
@@ -32,7 +32,8 @@ def train_segment(inputs: RunInputs, cursor: Cursor, end: int, *, owner: str | N
     from t5core import training
 
     began = time.monotonic()
-    trained = training.train_to(inputs, end, action_state=cursor.action_state)
+    with failure.recorded(inputs.run.uri, where=f"segment to step {end}"):
+        trained = training.train_to(inputs, end, action_state=cursor.action_state)
     record = SegmentRecord(
         start=cursor.checkpoint.step,
         end=end,

@@ -52,10 +52,14 @@ def test_a_mistake_is_one_line_and_changes_nothing(finished, mistake):
 
 def test_an_empty_text_is_named(finished, tmp_path):
     (tmp_path / "empty.txt").write_text("\n\n")
-    overrides = json.dumps(["run.name=other", f"data.tasks.0.files=[{tmp_path}/empty.txt]"])
+    overrides = json.dumps(["run.name=empty", f"data.tasks.0.files=[{tmp_path}/empty.txt]"])
     done = command_line.run("--config", str(finished.config), "--overrides", overrides)
     assert done.code == 1
     assert "empty.txt" in done.error
+    summary = command_line.summary(finished.root, "empty")
+    assert (summary["status"], summary["failure"]["where"]) == ("failed", "vocabulary")
+    assert summary["failure"]["why"] in done.error
+    assert "empty.txt" in (finished.root / "empty" / "report.html").read_text()
 
 
 def test_a_file_that_is_no_config_is_named(tmp_path):

@@ -1,0 +1,30 @@
+"""A run that fails says where and why in its summary and report, beside the error itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from t5core import errors
+from t5core.report import page, summary
+
+
+@contextlib.contextmanager
+def recorded(run_uri: str, *, where: str) -> Iterator[None]:
+    """Writes the summary and the report of a failed run when the block fails; the error goes on as it is.
+
+    What another attempt may survive (`RecoverableError`) is no failure of the run yet.
+    """
+    try:
+        yield
+    except errors.RecoverableError:
+        raise
+    except Exception as error:
+        # A full disk or damaged records may be what failed: then there is nothing to write with, and the error counts.
+        with contextlib.suppress(errors.UserError, errors.IntegrityError):
+            failure = summary.Failure(
+                where=where, why=str(error).strip().splitlines()[0] if str(error) else repr(error)
+            )
+            summary.write_summary(run_uri, status="failed", failure=failure)
+            page.write_report(run_uri)
+        raise

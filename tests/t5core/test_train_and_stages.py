@@ -1,0 +1,202 @@
+"""`train` and the stages of a run are the same code: one and the other end in the same bits."""
+
+import contextlib
+import functools
+import json
+import pathlib
+import shutil
+
+import jax
+import pytest
+
+from t5core import build, schedule
+from t5core.actions import EarlyStoppingAction
+from t5core.checkpoint_config import CheckpointConfig, SaveCheckpointConfig
+from t5core.checkpoints import index
+from t5core.config.edges import ResolvedRun, RunInputs
+from t5core.config.schema import PretrainConfig
+from t5core.data.mixture import assemble_mixture
+from t5core.data.vocabulary import ByteVocabulary
+from t5core.dataset_config import DatasetConfig
+from t5core.optim.build import build_optimizer
+from t5core.optim.schedule import learning_rate_schedule
+from t5core.rundir import RunDirectory
+from t5core.stages import check, evaluate, holding, initialise, segment
+from t5core.train import train
+from t5core.trainer import Trainer
+from tests.t5core import tiny
+from tests.t5core.data import making
+
+LENGTHS = {"inputs": 12, "targets": 8}
+VOCABULARY = making.VOCABULARY.model_copy(update={"fingerprint": ByteVocabulary(extra_ids=0).fingerprint})
+
+
+@contextlib.contextmanager
+def settings_put_back():
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+def inputs_in(root):
+    """Returns a run on two tasks, whose datasets are written directly."""
+    config = PretrainConfig.model_validate(
+        {
+            "run": {"root": root, "seed": 5},
+            "model": {**tiny.SIZES, "vocab_size": 1024, "dropout_rate": 0.1},
+            "data": {
+                "tasks": [{"name": name, "files": ["x.txt"], "rate": 1.0} for name in ("a", "b")],
+                "feature_lengths": LENGTHS,
+            },
+            "train": {
+                "total_steps": 7,
+                "segment_steps": 3,
+                "checkpoint_period": 2,
+                "eval_period": 4,
+                "stats_period": 2,
+                "batch_size": 4,
+                "learning_rate": {"base_learning_rate": 0.1, "warmup_steps": 4},
+                "actions": [{"name": "early_stopping", "task": "a", "patience": 2}],
+            },
+            "evaluate": {"batch_size": 4},
+        }
+    )
+    run = ResolvedRun(uri=f"{root}/run", config=config, fingerprint="r")
+    RunDirectory(run.uri).claim(run, identity="r", config_text="")
+    tasks = tuple(
+        making.task_dataset(
+            root, name, making.examples(30, seed=seed), validation=making.examples(5, seed=seed + 10), parts={"d": name}
+        )
+        for seed, name in enumerate(("a", "b"))
+    )
+    mixture = assemble_mixture(run, vocabulary=VOCABULARY, tasks=tasks)
+    return RunInputs(run=run, vocabulary=VOCABULARY, tasks=tasks, mixture=mixture)
+
+
+def through_the_stages(inputs):
+    cursor = initialise.initialise(inputs)
+    evaluations = {}
+    for _, end in schedule.of(inputs.run.config.train).segments():
+        record = segment.train_segment(inputs, cursor, end)
+        evaluation = evaluate.evaluate(inputs, record)
+        evaluations |= {evaluation.step: evaluation.metrics} if evaluation.metrics else {}
+        cursor = check.check_actions(inputs, cursor, record, evaluation)
+    holding.release(inputs.run.uri)
+    return evaluations
+
+
+@functools.cache
+def _our_trainer(inputs_json, **arguments):
+    settings = RunInputs.model_validate_json(inputs_json).run.config.train
+    return Trainer(
+        optimizer=build_optimizer(settings.optimizer),
+        learning_rate_fn=learning_rate_schedule(settings.learning_rate),
+        **arguments,
+    )
+
+
+def our_trainer(inputs, **arguments):
+    """Returns a trainer of our own, not the one of the stages, compiled once."""
+    return _our_trainer(inputs.model_dump_json(), **arguments)
+
+
+def through_train(inputs, model_dir, *, total_steps=7):
+    settings, trainer = inputs.run.config.train, build.trainer_of(inputs)
+    of_training = {"split": "train", "task_feature_lengths": LENGTHS, "batch_size": 4, "shuffle": True, "seed": None}
+    of_evaluation = {**of_training, "split": "validation", "shuffle": False}
+    return train(
+        model=trainer.model,
+        train_dataset_cfg=DatasetConfig(mixture_or_task_name=inputs.mixture.uri, pack=True, **of_training),
+        train_eval_dataset_cfg=DatasetConfig(mixture_or_task_name=[t.uri for t in inputs.tasks], **of_evaluation),
+        infer_eval_dataset_cfg=None,
+        checkpoint_cfg=CheckpointConfig(save=SaveCheckpointConfig(period=settings.checkpoint_period)),
+        partitioner=trainer.partitioner,
+        trainer_cls=functools.partial(our_trainer, inputs),
+        model_dir=model_dir,
+        total_steps=total_steps,
+        eval_steps=100,
+        eval_period=settings.eval_period,
+        stats_period=settings.stats_period,
+        random_seed=inputs.run.seed,
+        summarize_config_fn=lambda model_dir, writer, step: None,
+        actions={"TRAIN_EVAL": [EarlyStoppingAction(("a", "loss"), "min", patience=2)]},
+        use_orbax=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    root = tmp_path_factory.mktemp("both")
+    with settings_put_back():
+        inputs = inputs_in(str(root))
+        evaluations = through_the_stages(inputs)
+        step, _ = through_train(inputs, str(root / "train"))
+    assert step == 7
+    return inputs, evaluations, root / "train"
+
+
+def lines(file):
+    return [json.loads(line) for line in pathlib.Path(file).read_text().splitlines()]
+
+
+def test_the_bits_of_every_common_checkpoint_are_the_same(both):
+    inputs, _, model_dir = both
+    folders = (f"{inputs.run.uri}/checkpoints", f"{model_dir}/checkpoints")
+    common = set(index.committed_steps(folders[0])) & set(index.committed_steps(folders[1]))
+    assert common >= {4, 6, 7}
+    for step in common:
+        one, other = (index.read_record(folder, step) for folder in folders)
+        assert one.digest == other.digest
+        assert one.provenance.dataset_fingerprint == other.provenance.dataset_fingerprint
+
+
+def test_training_reports_the_same_figures(both):
+    inputs, _, model_dir = both
+    ours, theirs = (lines(folder) for folder in (f"{model_dir}/train/metrics.jsonl", _train_metrics(inputs)))
+    by_step = {line["step"]: line for line in theirs}
+    compared = [line for line in ours if line["step"] in by_step and line["timing/seqs"] == _seqs(by_step, line)]
+    assert len(compared) >= 3
+    assert ["timing/compilation_seconds" in line for line in ours] == [True] + [False] * (len(ours) - 1)
+    for line in compared:
+        for name in ("loss", "accuracy", "z_loss", "learning_rate", "non_padding_fraction/encoder"):
+            assert line[name] == by_step[line["step"]][name], (line["step"], name)
+
+
+def _train_metrics(inputs):
+    return f"{inputs.run.uri}/metrics/train/metrics.jsonl"
+
+
+def _seqs(by_step, line):
+    return by_step[line["step"]]["timing/seqs"]
+
+
+def test_evaluations_give_the_same_figures_and_the_mixture_those_of_its_tasks(both):
+    _, evaluations, model_dir = both
+    assert list(evaluations) == [4, 7]
+    for task in ("a", "b"):
+        for line in lines(model_dir / "training_eval" / task / "metrics.jsonl"):
+            expected = evaluations[line["step"]][task]
+            assert {name: line[name] for name in expected} == expected
+            assert line["num_examples"] == 5
+    (mixture,) = (f for f in (model_dir / "training_eval").iterdir() if f.name not in ("a", "b"))
+    for line in lines(mixture / "metrics.jsonl"):
+        assert line["num_examples"] == 10
+        losses = [evaluations[line["step"]][task]["loss"] for task in ("a", "b")]
+        assert min(losses) < line["loss"] < max(losses)
+
+
+def test_train_goes_on_in_the_directory_of_the_stages(both, tmp_path):
+    inputs, _, model_dir = both
+    digests = []
+    for folder in (inputs.run.uri, model_dir):
+        with settings_put_back():
+            shutil.copytree(folder, tmp_path / "copy")
+            step, _ = through_train(inputs, str(tmp_path / "copy"), total_steps=9)
+        assert step == 9
+        digests.append(index.read_record(f"{tmp_path}/copy/checkpoints", 9).digest)
+        shutil.rmtree(tmp_path / "copy")
+    assert digests[0] == digests[1]
