@@ -106,19 +106,17 @@ class TrainingRun:
         except errors.Preempted:
             self.evaluations.finish()
             raise
-        self.evaluations.finish()
         self._save_now(state, step)
+        self.evaluations.finish()
         return step, state
 
     def evaluate(self, state: TrainState, step: int, *, actions_look: bool = True) -> None:
-        """Evaluates the state of `step`, and saves it if an action asks for a stop."""
+        """Evaluates the state of `step`; what the actions decide is kept."""
         self.evaluations.evaluate(
             state, step, actions_look=actions_look, between_batches=lambda: self._leave_if_told(state, step)
         )
         if actions_look:
             self._remember(step, evaluated=True)
-        if self.actions.stop:
-            self.saver.save(state, step)
 
     @contextlib.contextmanager
     def _opened(self, start: int, stop: int) -> Iterator[Iterator[tuple[int, Batch]]]:

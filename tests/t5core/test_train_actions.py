@@ -193,6 +193,24 @@ def test_an_evaluation_that_was_killed_is_made_up_for_and_none_is_made_twice(tmp
     assert [line["step"] for line in lines(tmp_path, "training_eval", "first")] == [2, 4]
 
 
+def test_actions_look_at_a_step_once_however_often_it_is_evaluated(tmp_path):
+    first = evaluating(run_eval_before_training=True, infer_eval_dataset_cfg=None)
+    for _ in range(2):
+        stop = Stop()
+        run(tmp_path, **first, actions={"TRAIN_EVAL": [stop]}, total_steps=2)
+        assert stop.seen == [0, 2]
+    assert [line["step"] for line in lines(tmp_path, "training_eval", "first")] == [0, 2]
+
+
+@pytest.mark.parametrize("use_orbax", [False, True])
+def test_memory_is_saved_with_the_checkpoint(tmp_path, use_orbax):
+    """An action of TRAIN decides nothing at the step that is saved, so nothing else remembers it."""
+    for total_steps, seen in ((2, [1, 2]), (4, [1, 2, 3, 4])):
+        stop = Stop()
+        run(tmp_path, actions={"TRAIN": [stop]}, total_steps=total_steps, stats_period=1, use_orbax=use_orbax)
+        assert stop.seen == seen
+
+
 def test_a_stop_before_training_prevents_it(tmp_path):
     actions = {"TRAIN_EVAL": [Stop(at=0)]}
     step, _ = run(tmp_path, **evaluating(actions=actions, run_eval_before_training=True), checkpoint_cfg=saving(None))
