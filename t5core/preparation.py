@@ -155,7 +155,7 @@ class Sources:
             "task_feature_lengths": dict(sorted((cfg.task_feature_lengths or {}).items())),
             "pack": cfg.pack,
             "shuffle": cfg.shuffle,
-            "dataset seed": "" if cfg.seed is None else cfg.seed,
+            "dataset seed": "drawn" if cfg.seed is None else cfg.seed,
         }
         return {f"train_dataset_cfg.{name}": str(value) for name, value in decides.items()}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from t5core import datasets, loading, session
+from t5core import datasets, loading, run_start
 from t5core.actions import BaseAction
 from t5core.checkpoint_config import CheckpointConfig
 from t5core.dataset_config import DatasetConfig
@@ -110,7 +110,7 @@ def train(  # noqa: PLR0913 - T5X's signature
     acts = action_set(actions)
     check(steps, periods, sources, checkpoint_cfg, acts, eval_steps=eval_steps, eval_first=run_eval_before_training)
     sources.verify(verify_matching_vocabs_fn, model)
-    with session.opened(model_dir, sources, checkpoint_cfg, acts, random=random, gc_period=gc_period) as here:
+    with run_start.opened(model_dir, sources, checkpoint_cfg, acts, random=random, gc_period=gc_period) as here:
         trainer = trainer_cls(model=model, partitioner=partitioner, seed=here.seed)
         here.look_for_checkpoint(trainer, steps)
         data = loading.load(

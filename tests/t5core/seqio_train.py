@@ -150,7 +150,7 @@ def own_pipeline(folder):
     """A tf.data.Dataset of a user's own making."""
 
     def get_dataset_fn(cfg, shard_id, num_shards, converter_cls):
-        dataset = seqio.get_dataset("numbers", LENGTHS, converter_cls(pack=False), "train", num_epochs=None)
+        dataset = seqio.get_dataset("numbers", LENGTHS, converter_cls(pack=True), "train", num_epochs=None)
         return dataset.batch(cfg.batch_size)
 
     return [trained(f"{folder}/own", get_dataset_fn=get_dataset_fn, total_steps=steps) for steps in (2, 4)]

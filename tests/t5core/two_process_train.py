@@ -125,6 +125,7 @@ def main(port, process, folder):
     for name, scene in scenes.items():
         sys.stdout.write(json.dumps({name: scene()}) + "\n")
         sys.stdout.flush()
+    os._exit(0)  # an ordinary exit waits for the one that was killed
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ from t5core.training_run import TrainingRun
 
 
 @dataclasses.dataclass(kw_only=True)
-class Session:
+class RunStart:
     """A run directory that is locked for this call, and whatever is open in it.
 
     Attributes:
@@ -302,8 +302,8 @@ def opened(
     *,
     random: RandomNumbers,
     gc_period: int,
-) -> Iterator[Session]:
-    """Gives the session of one call of `train`; everything it opened or changed is put back at its end.
+) -> Iterator[RunStart]:
+    """Gives the start of one call of `train`; everything it opened or changed is put back at its end.
 
     Raises:
       RunDirectoryError: `model_dir` is another run's, is in use, or cannot be written.
@@ -317,7 +317,7 @@ def opened(
         record = exits.enter_context(run_record.opened(model_dir, random_seed=random.seed, settings=settings))
         if random.seed is None and agreement.is_primary():
             progress.say(f"random_seed=None: run {record.run_id} has drawn {record.random_seed} and keeps it")
-        yield Session(
+        yield RunStart(
             model_dir=model_dir,
             sources=sources.with_seeds(record.dataset_seed),
             checkpoint_cfg=checkpoint_cfg,
