@@ -12,13 +12,12 @@ from t5core.config.schema import OptimizerConfig, PretrainConfig
 from t5core.data.converters import FeatureConverter, converter_for
 from t5core.data.vocabulary import load_vocabulary
 from t5core.evaluation import decoded
-from t5core.models.base import BaseTransformerModel
 from t5core.models.build import build_model
 from t5core.optim.base import Optimizer
 from t5core.optim.build import build_optimizer
 from t5core.optim.schedule import learning_rate_schedule, learning_rate_warnings
 from t5core.partitioning import Partitioner
-from t5core.trainer import Trainer
+from t5core.trainer import Trainer, boxed_params
 
 
 def trainer_of(inputs: RunInputs) -> Trainer:
@@ -42,7 +41,7 @@ def _trainer(inputs_json: str) -> Trainer:
     )
     return Trainer(
         model=model,
-        optimizer=_optimizer(config.train.optimizer, _param_axes(model)),
+        optimizer=_optimizer(config.train.optimizer, boxed_params(model)),
         partitioner=Partitioner(),
         learning_rate_fn=learning_rate_schedule(config.train.learning_rate),
         seed=inputs.run.seed,
@@ -76,16 +75,10 @@ def check(config: PretrainConfig) -> tuple[str, ...]:
       ConfigError: an optimiser, an argument or a learning-rate factor that does not exist or cannot work.
     """
     model = build_model(config.model, config.train.loss)
-    _optimizer(config.train.optimizer, _param_axes(model))
+    _optimizer(config.train.optimizer, boxed_params(model))
     learning_rate_schedule(config.train.learning_rate)
     Partitioner().check_batch_size(config.train.batch_size, num_microbatches=config.train.num_microbatches)
     return learning_rate_warnings(config.train.learning_rate, config.train.total_steps)
-
-
-def _param_axes(model: BaseTransformerModel) -> Any:
-    """Returns the parameters' shapes, boxed with the names of their axes, without computing anything."""
-    shapes = {name: (1, 2) for name in ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")}
-    return jax.eval_shape(lambda key: model.get_initial_variables(key, shapes), jax.random.PRNGKey(0))
 
 
 def _optimizer(config: OptimizerConfig, param_axes: Any) -> Optimizer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 import pydantic
@@ -38,13 +38,6 @@ class StageRecord(StrictModel):
     seconds: float
     fingerprint: str
     uri: str
-
-
-class ActionsRecord(StrictModel):
-    """What the actions decided after an evaluation, and what they have to remember."""
-
-    cursor: Cursor
-    action_state: json_numbers.AnyState = {}
 
 
 class RunDirectory:
@@ -202,38 +195,13 @@ class RunDirectory:
         """Returns all evaluations, by step."""
         return self._read_all("evaluation-", Evaluation)
 
-    def metrics_by_step(self) -> dict[int, dict[str, float]]:
-        """Returns the metrics of every evaluation by step, each named `task/metric`."""
-        return {
-            evaluation.step: {
-                f"{task}/{name}": value for task, values in evaluation.metrics.items() for name, value in values.items()
-            }
-            for evaluation in self.evaluations()
-        }
+    def write_cursor(self, cursor: Cursor) -> None:
+        """Writes where the run stands after the actions have looked at the evaluation of the cursor's checkpoint."""
+        self._write(f"actions-{cursor.checkpoint.step:08d}", cursor)
 
-    def write_actions(self, record: ActionsRecord) -> None:
-        """Writes what the actions decided at the step of the cursor's checkpoint."""
-        self._write(f"actions-{record.cursor.checkpoint.step:08d}", record)
-
-    def actions(self, step: int) -> ActionsRecord | None:
-        """Returns what the actions decided at `step`, or None when they have not looked yet."""
-        return _read(self._record_uri(f"actions-{step:08d}"), ActionsRecord)
-
-    def last_actions(self, step: int) -> ActionsRecord | None:
-        """Returns what the actions decided last at or before `step`, or None."""
-        all_records = self._read_all("actions-", ActionsRecord)
-        return next((r for r in reversed(all_records) if r.cursor.checkpoint.step <= step), None)
-
-    def write_summary(self, content: Mapping[str, Any]) -> None:
-        """Writes the summary of the run."""
-        storage.write_json(self.summary_uri, json_numbers.encode(dict(content)))
-
-    def summary(self) -> dict[str, Any] | None:
-        """Returns the summary of the run, or None before its end."""
-        try:
-            return storage.read_json(self.summary_uri)
-        except FileNotFoundError:
-            return None
+    def cursors(self) -> list[Cursor]:
+        """Returns what the actions decided after each evaluation, by step."""
+        return self._read_all("actions-", Cursor)
 
     def _write(self, name: str, record: StrictModel) -> None:
         storage.write_json(self._record_uri(name), json_numbers.encode(record.model_dump()))

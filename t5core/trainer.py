@@ -22,6 +22,15 @@ Batch = Mapping[str, Any]
 Metrics = dict[str, Array]
 
 
+# Parameters do not depend on batch or length; two tokens are enough to trace them.
+_TRACED_SHAPES = {name: (1, 2) for name in ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")}
+
+
+def boxed_params(model: Any) -> Any:
+    """Returns the shapes of a model's parameters with the names of their axes, without computing anything."""
+    return jax.eval_shape(lambda key: model.get_initial_variables(key, _TRACED_SHAPES), jax.random.PRNGKey(0))
+
+
 class Trainer:
     """Updates a `TrainState` by batches.
 
@@ -58,19 +67,13 @@ class Trainer:
         self._inference_steps: dict[str, Callable[[dict[str, Any], Batch, Array], Any]] = {}
         self._init_key, self._trainer_key = jax.random.split(jax.random.PRNGKey(seed), 2)
 
-    def _initial_state(self, key: Array, shapes: Mapping[str, tuple[int, ...]]) -> TrainState:
-        params = nn.meta.unbox(self.model.get_initial_variables(key, shapes))
+    def _initial_state(self, key: Array) -> TrainState:
+        params = nn.meta.unbox(self.model.get_initial_variables(key, _TRACED_SHAPES))
         return TrainState(step=jnp.zeros((), jnp.int32), params=params, opt_state=self._optimizer.init(params))
 
     @functools.cached_property
-    def _feature_shapes(self) -> dict[str, tuple[int, ...]]:
-        # Parameters do not depend on batch or length; two tokens are enough to trace them.
-        return {name: (1, 2) for name in ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")}
-
-    @functools.cached_property
     def _boxed_params(self) -> Any:
-        """The parameters' shapes with the names of their axes."""
-        return jax.eval_shape(lambda key: self.model.get_initial_variables(key, self._feature_shapes), self._init_key)
+        return boxed_params(self.model)
 
     @property
     def logical_axes(self) -> dict[str, tuple[str | None, ...]]:
@@ -81,7 +84,7 @@ class Trainer:
     def state_shardings(self) -> TrainState:
         """Where each leaf of the state lives, a TrainState of shardings."""
         params = self.partitioner.param_shardings(self._boxed_params)
-        shapes = jax.eval_shape(functools.partial(self._initial_state, shapes=self._feature_shapes), self._init_key)
+        shapes = jax.eval_shape(self._initial_state, self._init_key)
         opt_state = self.partitioner.opt_state_shardings(shapes.opt_state, shapes.params, params)
         step: Any = self.partitioner.replicated
         return TrainState(step=step, params=params, opt_state=opt_state)
@@ -89,7 +92,7 @@ class Trainer:
     @functools.cached_property
     def abstract_state(self) -> TrainState:
         """The state's shapes, dtypes and shardings: what a checkpoint is restored into."""
-        shapes = jax.eval_shape(functools.partial(self._initial_state, shapes=self._feature_shapes), self._init_key)
+        shapes = jax.eval_shape(self._initial_state, self._init_key)
         return jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             shapes,
@@ -103,7 +106,7 @@ class Trainer:
     @functools.cached_property
     def _initialise(self) -> Callable[[Array], TrainState]:
         return self.partitioner.partition(
-            functools.partial(self._initial_state, shapes=self._feature_shapes),
+            self._initial_state,
             in_shardings=self.partitioner.replicated,
             out_shardings=self.state_shardings,
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -20,9 +19,9 @@ import pydantic
 from etils import epath
 from jax.experimental import multihost_utils
 
-from t5core import agreement, errors, progress, storage, trees
-from t5core.checkpoints import digest, t5x_native
-from t5core.checkpoints.record import CheckpointRecord, LeafRecord, Provenance, package_versions
+from t5core import agreement, errors, progress, storage
+from t5core.checkpoints import digest, recording, t5x_native
+from t5core.checkpoints.record import CheckpointRecord, Provenance
 from t5core.checkpoints.retention import RetentionPolicy, steps_to_delete
 from t5core.checkpoints.t5x_tree import from_t5x, to_t5x
 from t5core.metrics import json_numbers
@@ -103,14 +102,7 @@ class NativeCheckpointStore:
         """
         del wait
         whole = jax.tree.map(_whole, state)
-        digests = digest.leaf_digests(whole)
-        record = CheckpointRecord(
-            step=step,
-            digest=digest.state_digest(digests),
-            leaves=_leaf_records(whole, digests),
-            provenance=provenance,
-            versions=package_versions(),
-        )
+        record = recording.record_of(step, whole, provenance)
         agreement.on_primary(lambda: self._write(whole, record))
         return record
 
@@ -141,8 +133,8 @@ class NativeCheckpointStore:
           CheckpointError: as `read`, or the checkpoint does not fit.
         """
         restored = self.read(step=step)
-        wanted = _leaf_records(abstract_state, {})
-        found = _leaf_records(restored.state, {})
+        wanted = recording.leaf_records(abstract_state)
+        found = recording.leaf_records(restored.state)
         if wanted != found:
             path = next(p for p in sorted({*wanted, *found}) if wanted.get(p) != found.get(p))
             raise errors.CheckpointError(
@@ -241,13 +233,6 @@ def _delete(folder: epath.Path) -> None:
 
 def _digest_in(record: CheckpointRecord, path: str) -> str | None:
     return record.leaves[path].digest if path in record.leaves else None
-
-
-def _leaf_records(state: Any, digests: Mapping[str, str]) -> dict[str, LeafRecord]:
-    return {
-        path: LeafRecord(shape=tuple(leaf.shape), dtype=np.dtype(leaf.dtype).name, digest=digests.get(path, ""))
-        for path, leaf in trees.flatten(state).items()
-    }
 
 
 def _whole(leaf: Any) -> np.ndarray:

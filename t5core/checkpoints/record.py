@@ -14,7 +14,20 @@ from t5core.config.edges import CheckpointRef
 from t5core.metrics import json_numbers
 
 FORMAT_VERSION = 1
-_PACKAGES = ("t5flow", "jax", "jaxlib", "flax", "numpy", "orbax-checkpoint", "tensorstore")
+_PACKAGES = (
+    "t5flow",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "numpy",
+    "orbax-checkpoint",
+    "tensorstore",
+    "seqio",
+    "tensorflow",
+    "sentencepiece",
+    "flytekit",
+)
 
 
 class LeafRecord(StrictModel):
@@ -76,7 +89,7 @@ class CheckpointRecord(StrictModel):
 
 @functools.cache
 def package_versions() -> dict[str, str]:
-    """Returns the versions of Python and of the installed packages that decide the bits of a run."""
+    """Returns the versions of Python and of the installed packages that a result can depend on."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-import jax
-import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
-from t5core import errors, progress, storage
-from t5core.checkpoints import digest, index, pins, retention, seal
-from t5core.checkpoints.record import CheckpointRecord, LeafRecord, Provenance, package_versions
+from t5core import agreement, errors, progress, storage
+from t5core.checkpoints import digest, index, pins, recording, retention, seal
+from t5core.checkpoints.record import CheckpointRecord, Provenance
 from t5core.checkpoints.retention import RetentionPolicy
 from t5core.metrics import json_numbers
 
-_NO_STEP, _FAILED = -1, -2
+_NO_STEP = -1
 # What an object store or a disk says when it is not the bytes that are wrong.
 _OUTAGES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "ABORTED")
 _USER_CAN_MEND = ("no space left", "permission denied", "read-only file system", "disk quota", "file too large")
+_SPACE_FACTOR = 1.1  # of the arrays' bytes: indices, metadata, records
 _log = logging.getLogger(__name__)
 
 
@@ -92,12 +92,13 @@ class CheckpointStore:
           RecoverableError: the storage failed in another way.
         """
         self.wait()
-        record = _new_record(step, state, provenance)
+        record = recording.record_of(step, state, provenance)
         content = json_numbers.encode(record.model_dump())
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), record=ocp.args.JsonSave(content))
         try:
-            if _primary_decides(lambda: self._exists(step)):
+            if agreement.primary_decides(lambda: self._exists(step)):
                 return self._same(record)
+            agreement.on_primary(lambda: self._require_space(state))
             self._saving = step
             self._checkpointer.save(index.step_path(self._uri, step), args=items)
         except OSError as error:
@@ -123,7 +124,7 @@ class CheckpointStore:
             raise self._save_failed(step, error) from error
         finally:
             self._saving = None
-        if _is_primary():
+        if agreement.is_primary():
             self._delete_old()
 
     def restore(self, abstract_state: Any, *, step: int | None = None) -> Restored:
@@ -140,7 +141,7 @@ class CheckpointStore:
         self.wait()
         problems: list[str] = []
         while True:
-            chosen = _primary_decides(lambda: self._intact_step(step, problems))
+            chosen = agreement.primary_decides(lambda: self._intact_step(step, problems))
             if chosen == _NO_STEP:
                 raise self._nothing_to_restore(step, problems)
             try:
@@ -158,6 +159,18 @@ class CheckpointStore:
         final = index.step_path(self._uri, self._saving)
         unfinished = final.with_name(final.name + index.UNFINISHED_MARK)
         seal.write(unfinished if unfinished.exists() else final)
+
+    def _require_space(self, state: Any) -> None:
+        """Refuses to begin what cannot end: a disk that fills up in the middle makes Orbax print pages."""
+        if storage.is_remote(self._uri):
+            return
+        needed = sum(leaf.nbytes for leaf in digest.named_leaves(state).values()) * _SPACE_FACTOR
+        folder = next(
+            parent for parent in [storage.path(self._uri), *storage.path(self._uri).parents] if parent.exists()
+        )
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            raise OSError(errno.ENOSPC, f"no space left: {needed / 1e6:.1f} MB needed, {free / 1e6:.1f} MB free")
 
     def _exists(self, step: int) -> bool:
         """Returns whether `step` is committed; if not, makes room for it."""
@@ -218,7 +231,7 @@ class CheckpointStore:
 
     def _read(self, step: int, abstract_state: Any) -> Restored:
         record = index.read_record(self._uri, step)
-        misfit = record.misfit(_leaf_records(abstract_state, digests={}))
+        misfit = record.misfit(recording.leaf_records(abstract_state))
         if misfit is not None:
             raise errors.CheckpointError(
                 f"checkpoint {step} in {self._uri} does not fit: {misfit}; use the model and optimizer settings it was "
@@ -242,7 +255,7 @@ class CheckpointStore:
 
     def _on_damage(self, step: int, damage: str, problems: list[str], *, keep_in_place: bool) -> None:
         problems.append(f"{step}: {damage}")
-        if _is_primary() and not keep_in_place:
+        if agreement.is_primary() and not keep_in_place:
             self._set_aside(step, damage)
 
     def _set_aside(self, step: int, damage: str) -> None:
@@ -265,28 +278,6 @@ class CheckpointStore:
         return errors.CheckpointError(f"{which} in {self._uri}: {why}; committed steps: {others}")
 
 
-def _is_primary() -> bool:
-    return jax.process_index() == 0
-
-
-def _primary_decides(decide: Callable[[], int]) -> int:
-    """Returns on every process what `decide` answers on the first; an error there ends all of them."""
-    if jax.process_count() == 1:
-        return decide()
-    answer, failure = _FAILED, None
-    if _is_primary():
-        try:
-            answer = int(decide())
-        except Exception as error:
-            failure = error  # raised below: the others are waiting for an answer
-    answer = int(multihost_utils.broadcast_one_to_all(np.int32(answer)))
-    if failure is not None:
-        raise failure
-    if answer == _FAILED:
-        raise errors.RecoverableError("the first process failed while it looked at the checkpoints; see its message")
-    return answer
-
-
 def _is_not_from_orbax(record: logging.LogRecord) -> bool:
     return "/orbax/" not in record.pathname
 
@@ -294,25 +285,6 @@ def _is_not_from_orbax(record: logging.LogRecord) -> bool:
 def _one_line(error: Exception) -> str:
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return text.strip().splitlines()[0][:300]
-
-
-def _leaf_records(state: Any, *, digests: Mapping[str, str]) -> dict[str, LeafRecord]:
-    """Returns the record of each leaf; '' is the digest of a leaf that has none."""
-    return {
-        path: LeafRecord(shape=tuple(leaf.shape), dtype=np.dtype(leaf.dtype).name, digest=digests.get(path, ""))
-        for path, leaf in digest.named_leaves(state).items()
-    }
-
-
-def _new_record(step: int, state: Any, provenance: Provenance) -> CheckpointRecord:
-    digests = digest.leaf_digests(state)
-    return CheckpointRecord(
-        step=step,
-        digest=digest.state_digest(digests),
-        leaves=_leaf_records(state, digests=digests),
-        provenance=provenance,
-        versions=package_versions(),
-    )
 
 
 def _verify(state: Any, record: CheckpointRecord, *, step: int) -> None:

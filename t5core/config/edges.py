@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from t5core.config.base import StrictModel
 from t5core.config.schema import PretrainConfig
+from t5core.metrics import json_numbers
 
 
 class ResolvedRun(StrictModel):
@@ -105,7 +104,7 @@ class Cursor(StrictModel):
     checkpoint: CheckpointRef
     halt: bool = False
     stop_reason: str = ""
-    action_state: dict[str, Any] = {}
+    action_state: json_numbers.AnyState = {}
 
 
 class Summary(StrictModel):

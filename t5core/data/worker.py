@@ -62,7 +62,7 @@ class Worker:
     @property
     def usable(self) -> bool:
         """Whether it lives and is ours: after a fork it is the other process's."""
-        return self._owner == os.getpid() and self._process.poll() is None
+        return self._owner == os.getpid() and not self._line.closed and self._process.poll() is None
 
     def call(self, target: str, *args: Any, on_progress: Callable[[int], None] | None = None) -> Any:
         """Returns what the function `target` ("module:function") gives for `args` in the child.
@@ -77,13 +77,16 @@ class Worker:
           Exception: whatever the function raised, with the child's traceback as a note.
         """
         with self._lock:
+            if self._line.closed:
+                raise errors.RecoverableError(self._obituary(target))
             try:
                 self._line.send((target, args))
                 kind, content = self._answer(on_progress)
             except (EOFError, BrokenPipeError, ConnectionResetError) as error:
                 raise errors.RecoverableError(self._obituary(target)) from error
             except BaseException:
-                self._process.kill()  # what it still says would be taken for the answer to the next call
+                self._process.kill()
+                self._line.close()  # what it has said already would be taken for the answer to the next call
                 raise
             self._answered = True
         if kind == "error":

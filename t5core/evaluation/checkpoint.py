@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from t5core import build, errors, storage
@@ -91,7 +90,6 @@ def _write_predictions(inputs: RunInputs, dataset: DatasetRef, step: int, texts:
 
 
 def _write(inputs: RunInputs, kind: str, task: str, step: int, metrics: dict[str, float]) -> None:
-    finite = {name: value for name, value in metrics.items() if not math.isnan(value)}
     folder = RunDirectory(inputs.run.uri).metrics_uri(kind, task)
     with MetricWriter(folder, resume_step=step - 1) as writer:
-        writer.write(step, finite)
+        writer.write(step, metrics)

@@ -50,21 +50,27 @@ class Predictor:
         partitioner = trainer.partitioner
         self._predict = partitioner.partition(
             self._tokens,
-            in_shardings=(trainer.state_shardings.params, partitioner.data_sharding),
+            in_shardings=(trainer.state_shardings.params, partitioner.data_sharding, partitioner.data_sharding),
             out_shardings=partitioner.replicated,
         )
 
-    def _tokens(self, params: dict[str, Any], batch: dict[str, Any]) -> jax.Array:
+    def _tokens(self, params: dict[str, Any], batch: dict[str, Any], row_ids: jax.Array) -> jax.Array:
         decode = self._decode
+        # A sample belongs to its row: it is the same however the rows are batched.
+        by_row = {"row_ids": row_ids} if decode.strategy == "sample" else {}
         # The same key each time, as in T5X: two evaluations of the same parameters draw the same samples.
         tokens, _ = self._trainer.model.predict_batch_with_aux(
             params,
             batch,
             rng=jax.random.PRNGKey(0) if decode.strategy == "sample" else None,
             num_decodes=decode.beam_size if decode.strategy == "beam" else 1,
-            decoder_params=decoder_params(decode),
+            decoder_params=decoder_params(decode) | by_row,
         )
         return tokens
+
+    def _sharded(self, features: dict[str, Any], row_ids: np.ndarray) -> tuple[dict[str, jax.Array], jax.Array]:
+        sharded = self._trainer.partitioner.shard_batch({**features, "row_ids": row_ids})
+        return sharded, sharded.pop("row_ids")
 
     def predict(
         self,
@@ -83,7 +89,8 @@ class Predictor:
         cuts = []
         with progress.stage(f"decode {name}", total=self._decode.max_examples, unit="examples") as bar:
             for batch in batches:
-                tokens = self._predict(params, self._trainer.partitioner.shard_batch(batch.features))
+                row_ids = np.arange(batch.first_row, batch.first_row + batch_size, dtype=np.int32)
+                tokens = self._predict(params, *self._sharded(batch.features, row_ids))
                 rows = np.asarray(jax.device_get(tokens))[: batch.num_rows]
                 cuts += [cut_at_eos(row.tolist(), eos_id=vocabulary.eos_id) for row in rows]
                 bar.advance(batch.num_rows)

@@ -10,35 +10,19 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-import pydantic
 from etils import epath
 
 from t5core import errors, storage
-from t5core.config import base, edges, yaml_text
+from t5core.config import edges, yaml_text
 from t5core.data import manifest
 from t5core.metrics import writer
+from t5core.rundir import RunDirectory, RunInfo, StageRecord
 
 LOSS = "loss_per_nonpadding_target_token"
 STAGE_ORDER = ("resolve", "vocabulary", "materialise", "assemble", "verify", "initialise")
 EXAMPLES_KEPT = 8
-
-_Model = TypeVar("_Model", bound=pydantic.BaseModel)
-
-
-class StageRecord(pydantic.BaseModel):
-    """A stage before training; `name` tells apart those of one kind, such as one for each task."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="ignore")
-
-    stage: str
-    name: str
-    reused: bool
-    reason: str
-    seconds: float
-    fingerprint: str = ""
-    uri: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +71,7 @@ class RunRecord:
     uri: str
     config_text: str | None
     config: Mapping[str, Any]
-    identity: Mapping[str, Any] | None
+    identity: RunInfo | None
     summary: Mapping[str, Any] | None
     stages: tuple[StageRecord, ...]
     segments: tuple[edges.SegmentRecord, ...]
@@ -110,7 +94,7 @@ class RunRecord:
     @property
     def fingerprint(self) -> str:
         """The fingerprint of what makes the run the run that it is; '' while that is not settled."""
-        return str((self.identity or {}).get("identity", ""))
+        return "" if self.identity is None else self.identity.identity
 
     @property
     def checkpoint(self) -> edges.CheckpointRef | None:
@@ -153,22 +137,22 @@ def gather(run_uri: str) -> RunRecord:
       RunDirectoryError: there is no such directory.
       IntegrityError: a file in it cannot be read as what it should be; the message names it.
     """
-    uri = run_uri.rstrip("/")
+    directory = RunDirectory(run_uri)
+    uri = directory.uri
     if not storage.path(uri).is_dir():
         raise errors.RunDirectoryError(f"there is no run directory at {uri}; check run.root and run.name")
-    config_text = _text_or_none(join(uri, "config.yaml"))
-    stages = tuple(sorted(_models(uri, "stage", StageRecord), key=_stage_order))
-    evaluations = (record for record in _models(uri, "evaluation", edges.Evaluation) if record.metrics)
+    config_text = _text_or_none(directory.config_uri)
+    stages = tuple(sorted(directory.stages(), key=_stage_order))
     return RunRecord(
         uri=uri,
         config_text=config_text,
-        config=_mapping(join(uri, "config.yaml"), config_text),
-        identity=_json_or_none(join(uri, "run.json")),
-        summary=_json_or_none(join(uri, "summary.json")),
+        config=_mapping(directory.config_uri, config_text),
+        identity=directory.info(),
+        summary=_json_or_none(directory.summary_uri),
         stages=stages,
-        segments=tuple(sorted(_models(uri, "segment", edges.SegmentRecord), key=lambda record: record.end)),
-        evaluations=tuple(sorted(evaluations, key=lambda record: record.step)),
-        cursors=tuple(_cursors(uri)),
+        segments=tuple(directory.segments()),
+        evaluations=tuple(evaluation for evaluation in directory.evaluations() if evaluation.metrics),
+        cursors=tuple(directory.cursors()),
         series=tuple(_all_series(uri)),
         predictions=tuple(_all_predictions(uri)),
         datasets=tuple(_dataset(stage) for stage in stages if stage.stage in ("materialise", "assemble")),
@@ -194,16 +178,9 @@ def _mapping(uri: str, text: str | None) -> Mapping[str, Any]:
     return content
 
 
-def _read_json(uri: str) -> Any:
-    try:
-        return storage.read_json(uri)
-    except UnicodeDecodeError as error:
-        raise errors.IntegrityError(f"{uri} is not text ({error}); delete it and run again") from error
-
-
 def _json_or_none(uri: str) -> Mapping[str, Any] | None:
     try:
-        content = _read_json(uri)
+        content = storage.read_json(uri)
     except FileNotFoundError:
         return None
     if not isinstance(content, dict):
@@ -213,30 +190,6 @@ def _json_or_none(uri: str) -> Mapping[str, Any] | None:
 
 def _children(folder: epath.Path) -> list[epath.Path]:
     return sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
-
-
-def _record_paths(uri: str, kind: str) -> list[epath.Path]:
-    names = re.compile(rf"{kind}-.+\.json")
-    return [path for path in _children(storage.path(uri) / "records") if names.fullmatch(path.name)]
-
-
-def _validated(path: epath.Path, content: Any, model: type[_Model]) -> _Model:
-    try:
-        return model.model_validate(content)
-    except pydantic.ValidationError as error:
-        reason = base.describe(error, model)
-        raise errors.IntegrityError(f"{path} is no {model.__name__} ({reason}); delete it and run again") from error
-
-
-def _models(uri: str, kind: str, model: type[_Model]) -> Iterator[_Model]:
-    for path in _record_paths(uri, kind):
-        yield _validated(path, _read_json(str(path)), model)
-
-
-def _cursors(uri: str) -> Iterator[edges.Cursor]:
-    for path in _record_paths(uri, "actions"):
-        content = _read_json(str(path))
-        yield _validated(path, content.get("cursor") if isinstance(content, dict) else content, edges.Cursor)
 
 
 def _stage_order(record: StageRecord) -> tuple[int, str, str]:

@@ -10,7 +10,8 @@ from typing import Any
 from t5core import storage
 from t5core.metrics import json_numbers
 from t5core.report import charts, figures, lineage, summary, tables
-from t5core.report.gather import Predictions, RunRecord, gather, join
+from t5core.report.gather import Predictions, RunRecord, gather
+from t5core.rundir import RunDirectory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ def write_report(run_uri: str) -> str:
     """
     record = gather(run_uri)
     text = render(record)
-    storage.write_text(join(record.uri, "report.html"), text)
+    storage.write_text(RunDirectory(record.uri).report_uri, text)
     return text
 
 

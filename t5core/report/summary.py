@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib.metadata
-import platform
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from t5core import storage
+from t5core.checkpoints.record import package_versions
 from t5core.config import edges
 from t5core.metrics import json_numbers
 from t5core.report import figures
-from t5core.report.gather import LOSS, RunRecord, StageRecord, gather, join
+from t5core.report.gather import LOSS, RunRecord, gather
+from t5core.rundir import RunDirectory, StageRecord
 
 Status = Literal["completed", "stopped", "failed"]
-
-PACKAGES = (
-    "t5flow",
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "orbax-checkpoint",
-    "tensorstore",
-    "numpy",
-    "seqio",
-    "tensorflow",
-    "sentencepiece",
-    "flytekit",
-)
 
 # Teacher-forced metrics that say over again, or in another unit, what the ones shown first say.
 _SECONDARY = frozenset({"loss", "z_loss", "cross_ent_loss", "weight_sum", "num_examples", "sequences"})
@@ -101,10 +85,10 @@ def write_summary(
         "status": status,
         "stop_reason": stop_reason,
         "failure": dataclasses.asdict(failure) if failure else None,
-        "versions": installed_versions(),
+        "versions": package_versions(),
         **account(record, last),
     }
-    uri = join(record.uri, "summary.json")
+    uri = RunDirectory(record.uri).summary_uri
     storage.write_json(uri, content)
     return edges.Summary(
         run_name=record.name,
@@ -113,17 +97,8 @@ def write_summary(
         stop_reason=stop_reason,
         state_digest=content["state_digest"],
         uri=uri,
-        report=join(record.uri, "report.html"),
+        report=RunDirectory(record.uri).report_uri,
     )
-
-
-def installed_versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that a result can depend on, as far as installed."""
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
 
 
 def loss_before_and_after(record: RunRecord, final_step: int) -> dict[str, dict[str, float] | None]:

@@ -6,7 +6,7 @@ from t5core import actions, progress
 from t5core.actions import ActionMode
 from t5core.config.edges import Cursor, Evaluation, RunInputs, SegmentRecord
 from t5core.decision import ActionSet
-from t5core.rundir import ActionsRecord, RunDirectory
+from t5core.rundir import RunDirectory
 
 
 def check_actions(inputs: RunInputs, cursor: Cursor, segment: SegmentRecord, evaluation: Evaluation) -> Cursor:
@@ -21,14 +21,14 @@ def check_actions(inputs: RunInputs, cursor: Cursor, segment: SegmentRecord, eva
     acts = ActionSet({ActionMode.TRAIN_EVAL: built}, alone=True)
     acts.load(cursor.action_state)
     acts.look(ActionMode.TRAIN_EVAL, segment.checkpoint, evaluation.metrics)
-    reasons, memory = acts.asked.values(), acts.memory()
+    reasons = acts.asked.values()
     moved = Cursor(
         checkpoint=segment.checkpoint,
         halt=cursor.halt or acts.stop,
         stop_reason="; ".join(filter(None, [cursor.stop_reason, *reasons])),
-        action_state=memory,
+        action_state=acts.memory(),
     )
-    RunDirectory(inputs.run.uri).write_actions(ActionsRecord(cursor=moved, action_state=memory))
+    RunDirectory(inputs.run.uri).write_cursor(moved)
     if reasons:
         progress.say(f"stop at step {segment.checkpoint.step}: {moved.stop_reason}")
     return moved

@@ -12,7 +12,7 @@ import yaml
 from t5core import errors
 from t5core.config.edges import CheckpointRef, Cursor, Evaluation, ResolvedRun, SegmentRecord
 from t5core.config.schema import PretrainConfig
-from t5core.rundir import ActionsRecord, RunDirectory, StageRecord
+from t5core.rundir import RunDirectory, StageRecord
 
 TASK = {"name": "docs", "builtin": "python_docs"}
 
@@ -170,34 +170,17 @@ def test_metrics_of_evaluations_survive_with_nan_in_strict_json(folder):
 
     json.loads((folder / "records" / "evaluation-00000010.json").read_text(), parse_constant=refuse)
     assert run.evaluation(20) == evaluation(20, 1.5)
-    assert run.metrics_by_step()[20] == {"docs/loss": 1.5, "docs/accuracy": 0.25}
-    assert math.isnan(run.metrics_by_step()[10]["docs/loss"])
+    assert math.isnan(run.evaluation(10).metrics["docs"]["loss"])
 
 
-def test_the_last_actions_are_those_before_a_step(folder):
+def test_cursors_remember_numbers_that_json_has_no_word_for(folder):
     run = RunDirectory(str(folder))
-    assert run.last_actions(100) is None
-    for step in (10, 20):
-        run.write_actions(ActionsRecord(cursor=Cursor(checkpoint=checkpoint(step)), action_state={"seen": step}))
-    assert run.actions(20).action_state == {"seen": 20}
-    assert run.actions(15) is None
-    assert run.last_actions(19).action_state == {"seen": 10}
-    assert run.last_actions(20).action_state == {"seen": 20}
-    assert run.last_actions(9) is None
-
-
-def test_actions_remember_numbers_that_json_has_no_word_for(folder):
-    run = RunDirectory(str(folder))
+    assert run.cursors() == []
     state = {"early_stopping": {"best": math.inf, "history": [1.5, -math.inf]}}
-    run.write_actions(ActionsRecord(cursor=Cursor(checkpoint=checkpoint(10)), action_state=state))
-    assert run.actions(10).action_state == state
-
-
-def test_the_summary_comes_back(folder):
-    run = RunDirectory(str(folder))
-    assert run.summary() is None
-    run.write_summary({"run_name": "demo", "metrics": {"loss": math.inf}})
-    assert run.summary() == {"run_name": "demo", "metrics": {"loss": "Infinity"}}
+    written = [Cursor(checkpoint=checkpoint(step), action_state=state) for step in (20, 10)]
+    for cursor in written:
+        run.write_cursor(cursor)
+    assert run.cursors() == written[::-1]
 
 
 def test_a_damaged_record_is_named(folder):

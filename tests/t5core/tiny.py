@@ -26,11 +26,13 @@ SIZES = {
 }
 
 
-def trainer(*, seed: int = 0, num_microbatches: int = 1, loss: LossConfig | None = None, **model) -> Trainer:
+def trainer(
+    *, seed: int = 0, num_microbatches: int = 1, loss: LossConfig | None = None, decode_fn=None, **model
+) -> Trainer:
     """Builds a trainer of a tiny T5 1.1; keywords replace settings of the model."""
     config = ModelConfig(**{**SIZES, "dropout_rate": 0.1, **model})
     return Trainer(
-        model=build_model(config, loss or LossConfig()),
+        model=build_model(config, loss or LossConfig(), decode_fn=decode_fn),
         optimizer=build_optimizer(OptimizerConfig()),
         partitioner=Partitioner(),
         learning_rate_fn=learning_rate_schedule(LearningRateConfig(base_learning_rate=0.1, warmup_steps=4)),

@@ -3,9 +3,12 @@
 import contextlib
 import logging
 import os
+import re
 import resource
+import shutil
 import subprocess
 import sys
+import types
 
 import jax
 import ml_dtypes
@@ -131,6 +134,19 @@ def test_a_background_save_that_fails_is_raised_with_its_step_and_loses_nothing(
         assert_is(store.restore(ABSTRACT), 20)
         store.save(40, state_at(40), PROVENANCE, wait=True)
     assert sorted(os.listdir(copy)) == ["10", "20", "40"]  # nothing of the failed one takes up space
+
+
+def test_a_save_that_cannot_fit_is_not_begun(copy, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=10))
+    with CheckpointStore(str(copy)) as store:
+        with pytest.raises(errors.CheckpointError) as failure:
+            store.save(30, state_at(30), PROVENANCE)
+        assert re.fullmatch(
+            rf"cannot save checkpoint 30 in {copy}: no space left: \d\.\d MB needed, 0\.0 MB free; "
+            r"committed and safe: step 20; free space or restore the right to write there",
+            str(failure.value),
+        )
+    assert sorted(os.listdir(copy)) == ["10", "20"]
 
 
 def test_a_failed_save_that_nobody_waits_for_is_raised_on_leaving(copy):

@@ -106,6 +106,7 @@ def test_a_call_that_is_broken_off_leaves_nothing_to_the_next():
     child = worker.Worker(preload="json")
 
     def impatient(amount):
+        time.sleep(0.3)  # by now the child has sent its answer
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -157,12 +157,13 @@ def write_segment(run: pathlib.Path, end: int, *, reused: bool) -> None:
     )
     storage.write_json(run / f"records/segment-{end:08d}.json", record.model_dump())
     cursor = edges.Cursor(checkpoint=record.checkpoint)
-    storage.write_json(run / f"records/actions-{end:08d}.json", {"cursor": cursor.model_dump(), "action_state": {}})
+    storage.write_json(run / f"records/actions-{end:08d}.json", cursor.model_dump())
 
 
 def write_stage(run: pathlib.Path, stage: str, *, name: str = "", reused: bool = False, **fields: Any) -> None:
     reason = fields.pop("reason", "fingerprint 6f1d2c3b4a596877 unchanged" if reused else "no dataset yet")
-    content = {"stage": stage, "name": name, "reused": reused, "reason": reason, "seconds": 0.4, **fields}
+    content = {"stage": stage, "name": name, "reused": reused, "reason": reason, "seconds": 0.4}
+    content |= {"fingerprint": "", "uri": "", **fields}
     suffix = f"{stage}-{name}" if name else stage
     storage.write_json(run / f"records/stage-{suffix}.json", content)
 

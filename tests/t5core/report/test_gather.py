@@ -18,7 +18,7 @@ def test_every_part_of_a_run_is_read(run: pathlib.Path):
     assert (record.name, record.uri, record.total_steps) == ("demo", str(run), 240)
     assert record.config_text == fake_run.CONFIG
     assert record.identity is not None
-    assert record.identity["identity"] == "c0ffee00c0ffee00"
+    assert record.identity.identity == "c0ffee00c0ffee00"
     assert [stage.stage for stage in record.stages] == [
         "resolve", "vocabulary", "materialise", "materialise", "assemble", "verify", "initialise",
     ]  # fmt: skip
@@ -66,7 +66,7 @@ def test_no_run_directory_is_an_error(tmp_path: pathlib.Path):
         ("records/stage-resolve.json", b'{"stage": "resolve"}'),
         ("records/segment-00000120.json", b'{"start": 60, "end": "far"}'),
         ("records/evaluation-00000120.json", b"\x00\x01"),
-        ("records/actions-00000120.json", b'{"cursor": {}}'),
+        ("records/actions-00000120.json", b'{"checkpoint": {}}'),
         ("records/actions-00000120.json", b"[]"),
         ("predictions/docstring_first_sentence-00000120.jsonl", b'{"inputs": "a"}\nnot json\n'),
         ("predictions/docstring_first_sentence-00000120.jsonl", b'["a"]\n'),
