@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t5core import errors
-from t5core.config.schema import ActionConfig
+from t5core.config.train_schema import ActionConfig
 
 MetricsByTask = Mapping[str, Mapping[str, Any]]
 

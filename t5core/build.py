@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from t5core.config.edges import RunInputs
-from t5core.config.schema import OptimizerConfig, PretrainConfig
+from t5core.config.schema import PretrainConfig
+from t5core.config.train_schema import OptimizerConfig
 from t5core.data.converters import FeatureConverter, converter_for
 from t5core.data.vocabulary import load_vocabulary
 from t5core.evaluation import decoded

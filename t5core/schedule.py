@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from t5core import errors
-from t5core.config.schema import TrainConfig
+from t5core.config.train_schema import TrainConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

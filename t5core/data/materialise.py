@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 
 from t5core import errors, fingerprints, progress, storage
+from t5core.config.data_schema import DataConfig, TaskConfig
 from t5core.config.edges import DatasetRef, ResolvedRun, TaskRequest, VocabularyRef
-from t5core.config.schema import DataConfig, PretrainConfig, TaskConfig
+from t5core.config.schema import PretrainConfig
 from t5core.data import manifest, worker
 from t5core.data.noise import SpanCorruption
 from t5core.data.sources import VALIDATION, Scan, TaskSource, columns_of

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Int
 
 from t5core import errors, progress, storage
+from t5core.config.data_schema import TaskConfig
 from t5core.config.edges import DatasetRef, ResolvedRun, VocabularyRef
-from t5core.config.schema import TaskConfig
 from t5core.data import converters, manifest, ordering, packing, store
 from t5core.data.converters import FeatureConverter
 from t5core.data.manifest import Manifest, TaskShare

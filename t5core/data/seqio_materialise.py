@@ -12,7 +12,7 @@ import seqio
 import tensorflow as tf
 
 from t5core import errors, storage
-from t5core.config.schema import DataConfig, TaskConfig
+from t5core.config.data_schema import DataConfig, TaskConfig
 from t5core.data import manifest, seqio_registered, seqio_tasks, worker
 from t5core.data.documents import key_hash
 from t5core.data.examples import ExampleWriter, Ragged

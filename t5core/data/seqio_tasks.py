@@ -13,8 +13,8 @@ import seqio
 import tensorflow as tf
 
 from t5core import storage
+from t5core.config.data_schema import TaskConfig
 from t5core.config.edges import VocabularyRef
-from t5core.config.schema import TaskConfig
 from t5core.data import preprocessors
 from t5core.data.sources import TaskSource
 from t5core.data.vocabulary import ByteVocabulary, load_vocabulary

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from t5core import errors, storage
-from t5core.config.schema import TaskConfig
+from t5core.config.data_schema import TaskConfig
 from t5core.data import corpus, files, templates
 from t5core.data.documents import Document, HoldOut, Share, hold_out_all, key_hash
 

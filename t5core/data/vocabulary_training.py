@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from t5core import errors, fingerprints, storage
+from t5core.config.data_schema import TaskConfig, VocabularyConfig
 from t5core.config.edges import ResolvedRun, VocabularyRef
-from t5core.config.schema import PretrainConfig, TaskConfig, VocabularyConfig
+from t5core.config.schema import PretrainConfig
 from t5core.data import vocabulary
 from t5core.data.documents import key_hash
 from t5core.data.sources import TRAIN, TaskSource

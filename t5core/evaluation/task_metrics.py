@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from t5core import errors
-from t5core.config.schema import DataConfig
+from t5core.config.data_schema import DataConfig
 from t5core.data import store, worker
 from t5core.data.materialise import task_named
 from t5core.evaluation import metric_functions

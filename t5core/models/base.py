@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from t5core.config.schema import LossConfig
+from t5core.config.train_schema import LossConfig
 from t5core.models.decoding import single_rng
 from t5core.models.loss_weights import loss_normalizer, loss_weights, objective_weights
 from t5core.models.losses import token_losses

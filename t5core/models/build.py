@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from t5core import errors
-from t5core.config.schema import LossConfig, ModelConfig
+from t5core.config.schema import ModelConfig
+from t5core.config.train_schema import LossConfig
 from t5core.models.base import BaseTransformerModel, DecoderParams, HasEos
 from t5core.models.decoder_only import DecoderOnlyModel
 from t5core.models.decoding import beam_search, temperature_sample

@@ -10,7 +10,7 @@ import pydantic
 from t5core import errors
 from t5core.axis_rules import logical_axes
 from t5core.config.base import describe
-from t5core.config.schema import OptimizerConfig
+from t5core.config.train_schema import OptimizerConfig
 from t5core.optim.adafactor import Adafactor, AdafactorConfig
 from t5core.optim.base import Optimizer
 from t5core.optim.multi import MultiOptimizer, ParameterGroup

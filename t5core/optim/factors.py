@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from t5core import errors
-from t5core.config.schema import LearningRateConfig
+from t5core.config.train_schema import LearningRateConfig
 
 FACTORS = (
     "constant",

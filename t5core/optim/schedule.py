@@ -17,7 +17,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from t5core.config.schema import LearningRateConfig
+from t5core.config.train_schema import LearningRateConfig
 from t5core.optim.factors import learning_rate_factors
 
 Factor = Callable[[LearningRateConfig, Array], ArrayLike]

@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from t5core import datasets, errors
 from t5core.checkpoints import digest
-from t5core.config.schema import LearningRateConfig, LossConfig, ModelConfig, OptimizerConfig
+from t5core.config.schema import ModelConfig
+from t5core.config.train_schema import LearningRateConfig, LossConfig, OptimizerConfig
 from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary
 from t5core.dataset_config import DatasetConfig
 from t5core.evaluation.inference import seqio_evaluator

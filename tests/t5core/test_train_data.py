@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from t5core import batches, datasets, errors
-from t5core.config.schema import LossConfig, ModelConfig
+from t5core.config.schema import ModelConfig
+from t5core.config.train_schema import LossConfig
 from t5core.data.vocabulary import ByteVocabulary
 from t5core.dataset_config import DatasetConfig
 from t5core.models.build import build_model

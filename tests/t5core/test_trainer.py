@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from t5core import errors
-from t5core.config.schema import LossConfig
+from t5core.config.train_schema import LossConfig
 from tests.t5core import tiny
 
 FACTORS = [None, 7.0, "NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"]

@@ -6,7 +6,8 @@ import contextlib
 
 import numpy as np
 
-from t5core.config.schema import LearningRateConfig, LossConfig, ModelConfig, OptimizerConfig
+from t5core.config.schema import ModelConfig
+from t5core.config.train_schema import LearningRateConfig, LossConfig, OptimizerConfig
 from t5core.models.build import build_model
 from t5core.optim.build import build_optimizer
 from t5core.optim.schedule import learning_rate_schedule

@@ -6,7 +6,7 @@ import pytest
 from pyarrow import parquet
 
 from t5core import errors
-from t5core.config.schema import TaskConfig
+from t5core.config.data_schema import TaskConfig
 from t5core.data import corpus, files
 from t5core.data.documents import HoldOut
 from t5core.data.sources import TRAIN, VALIDATION, TaskSource

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from t5core.config.schema import LossConfig, ModelConfig
+from t5core.config.schema import ModelConfig
+from t5core.config.train_schema import LossConfig
 from t5core.models.build import build_model
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from t5core import trees
-from t5core.config.schema import LossConfig, ModelConfig
+from t5core.config.schema import ModelConfig
+from t5core.config.train_schema import LossConfig
 from t5core.models.build import build_model
 from t5core.models.decoding import beam_search, temperature_sample
 from tests.t5core.models.small import FAMILIES, golden, golden_batch, golden_model, logits

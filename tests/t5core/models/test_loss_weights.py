@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5core.config.schema import LossConfig
+from t5core.config.train_schema import LossConfig
 from t5core.models.loss_weights import loss_normalizer, loss_weights, objective_weights
 from tests.t5core.models.small import assert_trees_close, batch_of, tiny_model, tiny_params
 

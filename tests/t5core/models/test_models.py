@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from t5core import errors
-from t5core.config.schema import LossConfig, ModelConfig
+from t5core.config.schema import ModelConfig
+from t5core.config.train_schema import LossConfig
 from t5core.models.base import DecoderParams
 from t5core.models.build import build_model
 from t5core.models.decoding import beam_search, temperature_sample

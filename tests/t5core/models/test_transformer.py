@@ -9,7 +9,8 @@ import pytest
 from flax import linen as nn
 
 from t5core import errors, trees
-from t5core.config.schema import LossConfig, ModelConfig
+from t5core.config.schema import ModelConfig
+from t5core.config.train_schema import LossConfig
 from t5core.models.build import build_model
 from t5core.models.dropout import draw_masks, dropped
 from t5core.models.layers import NetworkConfig, TokenEmbedder

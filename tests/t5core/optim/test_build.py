@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from t5core import errors
-from t5core.config.schema import OptimizerConfig
+from t5core.config.train_schema import OptimizerConfig
 from t5core.optim.adafactor import Adafactor
 from t5core.optim.build import build_optimizer
 

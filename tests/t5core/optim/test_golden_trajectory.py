@@ -11,7 +11,8 @@ from flax import linen as nn
 
 from t5core import trees
 from t5core.checkpoints.t5x_native import read_t5x_checkpoint
-from t5core.config.schema import LearningRateConfig, LossConfig, ModelConfig
+from t5core.config.schema import ModelConfig
+from t5core.config.train_schema import LearningRateConfig, LossConfig
 from t5core.models.build import build_model
 from t5core.optim.adafactor import Adafactor
 from t5core.optim.schedule import learning_rate_schedule

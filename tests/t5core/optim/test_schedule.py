@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t5core import errors
-from t5core.config.schema import LearningRateConfig
+from t5core.config.train_schema import LearningRateConfig
 from t5core.optim.factors import FACTORS
 from t5core.optim.schedule import learning_rate_schedule, learning_rate_warnings
 

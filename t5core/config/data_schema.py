@@ -1,0 +1,112 @@
+"""What a run may say of its data: vocabulary, tasks, mixture. Lengths are tokens."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import pydantic
+from pydantic import Field, PositiveInt
+
+from t5core import errors
+from t5core.config.base import StrictModel
+
+Objective = Literal["span_corruption", "prefix_lm", "lm", "supervised"]
+
+
+class VocabularyConfig(StrictModel):
+    """A SentencePiece model that exists (`path`), one to be trained on the tasks' text, or bytes."""
+
+    kind: Literal["sentencepiece", "bytes"] = "sentencepiece"
+    path: str | None = Field(default=None, description="a .model file, local or gs://; None trains one")
+    size: PositiveInt = Field(default=2000, description="pieces to train when there is no path")
+    extra_ids: int = Field(default=100, ge=0, description="sentinels put behind the pieces")
+    character_coverage: float = Field(default=0.9995, gt=0.0, le=1.0)
+    byte_fallback: bool = Field(default=True, description="spell unknown characters as bytes instead of <unk>")
+    max_unknown_rate: float = Field(
+        default=0.01, ge=0.0, le=1.0, description="share of <unk> tokens that is refused above"
+    )
+
+
+class TaskConfig(StrictModel):
+    """One task of the mixture.
+
+    The text comes from `files` (.txt: a document per line; .jsonl, .tsv, .csv, .parquet: a row each), from a `builtin`
+    corpus, or, with neither, from the SeqIO task registered as `name` by `data.module`.
+    """
+
+    name: str
+    rate: float | None = Field(default=None, ge=0.0, allow_inf_nan=False, description="None: in proportion to examples")
+    files: list[str] = []
+    validation_files: list[str] = []
+    builtin: Literal["python_docs", "python_docstrings"] | None = None
+    objective: Objective = "span_corruption"
+    text: str = Field(default="text", description="column that holds a document (unsupervised objectives)")
+    inputs: str = Field(default="{inputs}", description="template over the columns for a supervised input")
+    targets: str = Field(default="{targets}", description="template over the columns for a supervised target")
+    noise_density: float = Field(default=0.15, gt=0.0, lt=1.0)
+    mean_noise_span_length: float = Field(default=3.0, ge=1.0)
+    validation_fraction: float = Field(
+        default=0.02, ge=0.0, lt=1.0, description="documents held out when no files are named"
+    )
+    max_validation_examples: PositiveInt | None = Field(default=256, description="None evaluates all of them")
+    metrics: list[str] = Field(
+        default=[], description="names or dotted functions, scored on decoded validation examples"
+    )
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def _task_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[\w.:-]{1,100}", name):
+            raise ValueError(f"{name!r} cannot name a task; use letters, digits, '.', ':', '_' and '-'")
+        return name
+
+    @pydantic.model_validator(mode="after")
+    def _one_source(self) -> TaskConfig:
+        if self.files and self.builtin:
+            raise ValueError(f"task {self.name!r} names both files and builtin={self.builtin!r}; keep one")
+        if self.validation_files and not self.files:
+            raise ValueError(f"task {self.name!r} names validation_files without files; add the files to train on")
+        if self.metrics and self.objective != "supervised" and (self.files or self.builtin):
+            raise ValueError(
+                f"task {self.name!r} has metrics, but its objective is {self.objective!r}; use 'supervised'"
+            )
+        return self
+
+    @property
+    def is_seqio(self) -> bool:
+        """Whether the task is looked up in SeqIO's registry."""
+        return not self.files and self.builtin is None
+
+
+class DataConfig(StrictModel):
+    """What is trained on: tasks, how they are mixed, and the shape of a row."""
+
+    tasks: list[TaskConfig] = Field(min_length=1)
+    module: str | None = Field(default=None, description="Python module that registers SeqIO tasks")
+    feature_lengths: dict[str, PositiveInt] = {"inputs": 128, "targets": 128}
+    vocabulary: VocabularyConfig = VocabularyConfig()
+    pack: bool = True
+    shuffle: bool = True
+    passes: PositiveInt = Field(
+        default=1, description="times each corpus is written out, with its own order and noise; rows repeat after"
+    )
+    allow_missing_split: bool = Field(default=False, description="go on when a task lacks a validation split")
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> DataConfig:
+        names = [task.name for task in self.tasks]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"task name {twice[0]!r} is used twice; rename one")
+        if "targets" not in self.feature_lengths:
+            raise ValueError("feature_lengths has no 'targets'; add it, in tokens")
+        unknown = sorted(set(self.feature_lengths) - {"inputs", "targets"})
+        if unknown:
+            raise ValueError(errors.unknown_name("feature in feature_lengths", unknown[0], ("inputs", "targets")))
+        if all(task.rate == 0 for task in self.tasks):
+            raise ValueError("every task has rate 0; give at least one a rate above 0")
+        if self.module is None and any(task.is_seqio for task in self.tasks):
+            name = next(task.name for task in self.tasks if task.is_seqio)
+            raise ValueError(f"task {name!r} names no files; add files or builtin, or data.module for a SeqIO task")
+        return self
