@@ -19,7 +19,7 @@ from tasks.reporting import report
 from tasks.training import initialise
 from workflows.blocks import train_in_segments
 
-DEMO = load.load(str(pathlib.Path(__file__).parent / "configs" / "demo.yaml"))
+DEMO = load.load(str(pathlib.Path(__file__).parent / "configs" / "demo.yaml"), PretrainConfig)
 
 
 @workflow

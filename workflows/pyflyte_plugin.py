@@ -19,6 +19,7 @@ import click
 
 from t5core import errors
 from t5core.config import load
+from t5core.config.base import StrictModel
 
 if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
@@ -82,7 +83,7 @@ def _config_files(command: Any) -> None:
 
     def parse_args(self: Any, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            return original(self, ctx, _inline_config(args))
+            return original(self, ctx, _inline_config(args, _config_model(self)))
         except errors.UserError as error:
             fail(error)
 
@@ -98,25 +99,36 @@ def _readable(option: click.Option) -> None:
         option.metavar = "FILE"
 
 
-def _inline_config(args: list[str]) -> list[str]:
+def _config_model(command: click.Command) -> type[StrictModel] | None:
+    """Returns the model that a workflow takes as `config`, or None when it takes none of ours."""
+    for option in command.params:
+        model = getattr(option.type, "_python_type", None)
+        if option.name == "config" and isinstance(model, type) and issubclass(model, StrictModel):
+            return model
+    return None
+
+
+def _inline_config(args: list[str], model: type[StrictModel] | None) -> list[str]:
     """Replaces the path after `--config` by the validated settings as JSON."""
+    if model is None:
+        return args
     inlined: list[str] = []
     for index, arg in enumerate(args):
         name, separator, value = arg.partition("=")
         if name == "--config" and separator:
-            inlined.append(f"--config={_as_json(value)}")
+            inlined.append(f"--config={_as_json(value, model)}")
         elif index and args[index - 1] == "--config":
-            inlined.append(_as_json(arg))
+            inlined.append(_as_json(arg, model))
         else:
             inlined.append(arg)
     return inlined
 
 
-def _as_json(value: str) -> str:
+def _as_json(value: str, model: type[StrictModel]) -> str:
     if value.lstrip().startswith("{"):
         settings = load.yaml_text.parse(value, origin="--config")
-        return json.dumps(load.validate(settings, origin="--config").model_dump(mode="json"))
-    return json.dumps(load.load(value).model_dump(mode="json"))
+        return json.dumps(load.validate(settings, model, origin="--config").model_dump(mode="json"))
+    return json.dumps(load.load(value, model).model_dump(mode="json"))
 
 
 def _one_line_errors(utils: Any) -> None:

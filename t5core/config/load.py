@@ -9,7 +9,7 @@ import copy
 import os
 import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pydantic
 
@@ -17,6 +17,8 @@ from t5core import errors, storage
 from t5core.config import base, yaml_text
 from t5core.config.edges import ResolvedRun
 from t5core.config.schema import PretrainConfig
+
+Config = TypeVar("Config", bound=base.StrictModel)
 
 # Settings that say how a run is watched, cut and kept. Changing one leaves every bit of the training as it was, so a
 # run directory accepts it; all others decide the numbers and belong to the run's identity.
@@ -102,28 +104,28 @@ def _index(place: list[Any], part: str, *, override: str) -> int:
     return int(part)
 
 
-def validate(settings: dict[str, Any], *, origin: str) -> PretrainConfig:
-    """Returns the typed configuration.
+def validate(settings: dict[str, Any], model: type[Config], *, origin: str) -> Config:
+    """Returns the typed configuration, a `model`.
 
     Raises:
       ConfigError: the first mistake, as one line that names the key and the nearest field.
     """
     try:
-        return PretrainConfig.model_validate(settings)
+        return model.model_validate(settings)
     except pydantic.ValidationError as error:
-        raise errors.ConfigError(f"{origin}: {base.describe(error, PretrainConfig)}") from error
+        raise errors.ConfigError(f"{origin}: {base.describe(error, model)}") from error
 
 
-def load(uri: str, overrides: Sequence[str] = ()) -> PretrainConfig:
-    """Returns the configuration in a file, with overrides put over it."""
-    return override_config(validate(read_file(uri), origin=uri), overrides)
+def load(uri: str, model: type[Config], overrides: Sequence[str] = ()) -> Config:
+    """Returns the configuration in a file, a `model`, with overrides put over it."""
+    return override_config(validate(read_file(uri), model, origin=uri), overrides)
 
 
-def override_config(config: PretrainConfig, overrides: Sequence[str]) -> PretrainConfig:
+def override_config(config: Config, overrides: Sequence[str]) -> Config:
     """Returns `config` with overrides put over it."""
     if not overrides:
         return config
-    return validate(with_overrides(config.model_dump(mode="json"), overrides), origin="overrides")
+    return validate(with_overrides(config.model_dump(mode="json"), overrides), type(config), origin="overrides")
 
 
 def resolve(config: PretrainConfig) -> ResolvedRun:

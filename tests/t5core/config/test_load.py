@@ -4,18 +4,19 @@ import pytest
 
 from t5core import errors
 from t5core.config import load, yaml_text
+from t5core.config.schema import PretrainConfig
 
 MINIMAL = {"data": {"tasks": [{"name": "mine", "files": ["a.txt"]}]}}
 
 
 def configured(*overrides):
-    return load.override_config(load.validate(MINIMAL, origin="test"), overrides)
+    return load.override_config(load.validate(MINIMAL, PretrainConfig, origin="test"), overrides)
 
 
 def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("data: {tasks: [{name: mine, files: [a.txt]}]}\ntrain: {total_steps: 7, batch_size: 6}\n")
-    config = load.load(str(file), ["train.total_steps=9", "data.tasks.0.rate=0.5"])
+    config = load.load(str(file), PretrainConfig, ["train.total_steps=9", "data.tasks.0.rate=0.5"])
     assert (config.train.total_steps, config.train.batch_size, config.train.segment_steps) == (9, 6, 250)
     assert config.data.tasks[0].rate == 0.5
 
@@ -79,14 +80,13 @@ def test_broken_yaml_names_the_file_and_line(text, message):
 
 def test_a_missing_file_is_named():
     with pytest.raises(errors.ConfigError, match=r"cannot read the config 'nowhere.yaml': No such file"):
-        load.load("nowhere.yaml")
+        load.load("nowhere.yaml", PretrainConfig)
 
 
 def test_a_resolved_config_survives_its_own_yaml():
     resolved = load.resolve(configured("run.seed=null"))
-    again = load.validate(
-        yaml_text.parse(yaml_text.dump(resolved.config.model_dump(mode="json")), origin="x"), origin="x"
-    )
+    text = yaml_text.dump(resolved.config.model_dump(mode="json"))
+    again = load.validate(yaml_text.parse(text, origin="x"), PretrainConfig, origin="x")
     assert again == resolved.config
     assert again.run.seed is not None
 

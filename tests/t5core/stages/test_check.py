@@ -6,6 +6,7 @@ import pytest
 
 from t5core.config import load
 from t5core.config.edges import CheckpointRef, Cursor, DatasetRef, Evaluation, RunInputs, SegmentRecord, VocabularyRef
+from t5core.config.schema import PretrainConfig
 from t5core.stages import check
 
 ACTIONS = [
@@ -21,7 +22,7 @@ def inputs(tmp_path):
         "data": {"tasks": [{"name": "mine", "files": ["a.txt"]}]},
         "train": {"actions": ACTIONS},
     }
-    run = load.resolve(load.validate(settings, origin="test"))
+    run = load.resolve(load.validate(settings, PretrainConfig, origin="test"))
     dataset = DatasetRef(name="mine", uri="u", fingerprint="f", rows=1, reused=False, reason="")
     vocabulary = VocabularyRef(uri="u", kind="bytes", extra_ids=0, size=1, fingerprint="f")
     return RunInputs(run=run, vocabulary=vocabulary, tasks=(dataset,), mixture=dataset)
