@@ -157,6 +157,12 @@ class RunDirectory:
         except yaml.YAMLError as error:
             raise errors.IntegrityError(f"{self.config_uri} is not YAML; delete it and run again") from error
 
+    def last_sign_of_life(self) -> int | None:
+        """Returns when a stage ended or a holder of the lock was heard of last, in seconds of the epoch, or None."""
+        folder = storage.path(f"{self.uri}/records")
+        files = [self.lock_uri, *(str(entry) for entry in (folder.iterdir() if folder.is_dir() else []))]
+        return max((at for at in map(storage.modified, files) if at is not None), default=None)
+
     # Records
 
     def write_stage(self, record: StageRecord) -> None:

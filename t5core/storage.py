@@ -34,6 +34,14 @@ def is_remote(uri: str) -> bool:
     return "://" in str(uri)
 
 
+def modified(uri: str | os.PathLike[str]) -> int | None:
+    """Returns when `uri` was written last, in whole seconds of the epoch; None when it does not exist."""
+    try:
+        return path(uri).stat().mtime
+    except FileNotFoundError:
+        return None
+
+
 def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
     """Writes `content` to `uri` atomically, making the folders above it.
 
