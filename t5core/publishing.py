@@ -1,0 +1,179 @@
+"""Names for the best checkpoint so far: a pointer that moves when a better one comes, and the history of decisions.
+
+`<root>/published/<name>/current.json` is the pointer, written as a whole or not at all; `history/` beside it holds one
+file for each decision, also for those that left the pointer where it was. What is published is never deleted by a
+run's retention, and neither is what was published before.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import Literal
+
+import pydantic
+
+from t5core import errors, storage
+from t5core.checkpoints import index, pins
+from t5core.config.base import StrictModel
+from t5core.config.edges import CheckpointRef
+from t5core.config.publish_schema import PublishConfig
+from t5core.lock import RunLock
+from t5core.metrics import json_numbers
+
+_POINTER, _HISTORY = "current.json", "history"
+
+
+class Candidate(StrictModel):
+    """A checkpoint that may be published: of which run, and its value of the deciding metric.
+
+    `measured_on` names the data and the settings behind the value (16 hex digits): values of different ones do not
+    compare.
+    """
+
+    run_name: str
+    run_uri: str
+    checkpoint: CheckpointRef
+    value: float
+    measured_on: str
+
+
+class Decision(StrictModel):
+    """What became of a candidate, and why.
+
+    `incumbent` is what the name pointed to before, None when it pointed nowhere; `at` is ISO 8601 in UTC.
+    """
+
+    name: str
+    task: str
+    metric: str
+    outcome: Literal["published", "kept"]
+    reason: str
+    candidate: Candidate
+    incumbent: Candidate | None
+    at: str
+
+
+def folder(root: str, name: str) -> str:
+    """Returns where the pointer `name` and its history lie."""
+    return f"{root.rstrip('/')}/published/{name}"
+
+
+def current(root: str, name: str) -> Decision | None:
+    """Returns the decision that made `name` point where it does, or None when nothing was published under it.
+
+    Raises:
+      IntegrityError: the pointer is damaged.
+    """
+    uri = f"{folder(root, name)}/{_POINTER}"
+    try:
+        return _read(uri)
+    except FileNotFoundError:
+        return None
+
+
+def _read(uri: str) -> Decision:
+    try:
+        return Decision.model_validate(json_numbers.decode(storage.read_json(uri)))
+    except pydantic.ValidationError as error:
+        raise errors.IntegrityError(f"{uri} is no record of a publication; bring it back from a copy") from error
+
+
+def history(root: str, name: str) -> list[Decision]:
+    """Returns every decision about `name`, the oldest first."""
+    place = storage.path(f"{folder(root, name)}/{_HISTORY}")
+    files = sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []
+    return [_read(str(place / file)) for file in files if file.endswith(".json")]
+
+
+def publish_if_better(
+    config: PublishConfig,
+    candidate: Candidate,
+    *,
+    root: str,
+    incumbent_value: float | None = None,
+    execution: str | None = None,
+) -> Decision:
+    """Returns whether `candidate` takes the place of what `config.name` points to; moves the pointer if so.
+
+    The same candidate again gets the answer it had.
+
+    Args:
+      config: the name and the rule.
+      candidate: what may take the place.
+      root: folder of the runs.
+      incumbent_value: the incumbent's value measured as the candidate's was; needed when its own was measured on
+        something else.
+      execution: what decides, unique to it; None: this process.
+
+    Raises:
+      ConfigError: the name is judged by another metric.
+      RunDirectoryError: another execution is deciding about the name at this moment.
+    """
+    with RunLock(f"{folder(root, config.name)}/lock.json", owner=execution):
+        before = current(root, config.name)
+        if before is not None and (before.task, before.metric) != (config.task, config.metric):
+            raise errors.ConfigError(
+                f"publish.name {config.name!r} is judged by {before.task}/{before.metric}, not by "
+                f"{config.task}/{config.metric}; set publish.task and publish.metric to it, or choose another name"
+            )
+        if before is not None and before.candidate == candidate:
+            _record(root, before)  # a kill may have come between the pointer and the history
+            return before
+        decided = next((d for d in reversed(history(root, config.name)) if d.candidate == candidate), None)
+        if decided is not None and decided.outcome == "kept":
+            return decided
+        incumbent = before.candidate if before else None
+        better, reason = _judge(config, candidate, incumbent, incumbent_value)
+        decision = Decision(
+            name=config.name,
+            task=config.task,
+            metric=config.metric,
+            outcome="published" if better else "kept",
+            reason=reason,
+            candidate=candidate,
+            incumbent=incumbent,
+            at=datetime.datetime.now(datetime.UTC).isoformat(),
+        )
+        if better:
+            _keep_for_good(candidate, name=config.name)
+            storage.write_json(f"{folder(root, config.name)}/{_POINTER}", json_numbers.encode(decision.model_dump()))
+        _record(root, decision)
+    return decision
+
+
+def _record(root: str, decision: Decision) -> None:
+    at = datetime.datetime.fromisoformat(decision.at)
+    file = f"{at:%Y%m%dT%H%M%S.%f}-{decision.candidate.run_name}-{decision.candidate.checkpoint.step}.json"
+    storage.write_json(f"{folder(root, decision.name)}/{_HISTORY}/{file}", json_numbers.encode(decision.model_dump()))
+
+
+def _keep_for_good(candidate: Candidate, *, name: str) -> None:
+    uri, step = index.locate(candidate.checkpoint.uri)
+    pins.publish(uri, step, name=f"{name}-{step}")  # one run may publish several under one name, and all stay
+
+
+def _judge(
+    config: PublishConfig, candidate: Candidate, incumbent: Candidate | None, incumbent_value: float | None
+) -> tuple[bool, str]:
+    """Returns whether the candidate is better by the margin, and the reason."""
+    what = f"{config.task}/{config.metric}"
+    if not math.isfinite(candidate.value):
+        return False, f"{what} is {candidate.value:g}"
+    if incumbent is None:
+        return True, f"the first under this name, {what} {candidate.value:.6g}"
+    if incumbent.checkpoint.digest == candidate.checkpoint.digest:
+        return False, "it is the published checkpoint itself"
+    if incumbent_value is None:
+        if incumbent.measured_on != candidate.measured_on:
+            return False, (
+                f"{incumbent.run_name} was measured on {incumbent.measured_on}, this on {candidate.measured_on}"
+            )
+        incumbent_value = incumbent.value
+    gain = candidate.value - incumbent_value if config.mode == "max" else incumbent_value - candidate.value
+    told = f"{what} {candidate.value:.6g} against {incumbent_value:.6g} of {incumbent.run_name}"
+    if not math.isfinite(incumbent_value):
+        return True, told
+    margin = f" by more than the margin {config.margin:g}" if config.margin else ""
+    better = gain > config.margin
+    return better, f"{told}: {'better' if better else 'not better'}{margin}"
