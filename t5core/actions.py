@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t5core import errors
-from t5core.config.train_schema import ActionConfig
 
 MetricsByTask = Mapping[str, Mapping[str, Any]]
+
+TRAIN_TASK = "train"  # under which TRAIN actions find what training reports
 
 
 class ActionMode(enum.Enum):
@@ -157,15 +158,6 @@ class TerminateOnNanAction(BaseAction):
     def reason(self) -> str:
         """Which metric was lost."""
         return f"terminate on NaN: {self._task}/{self._metric} is {self._last}"
-
-
-def build_action(config: ActionConfig) -> BaseAction:
-    """Returns the action that a config names."""
-    if config.name == "early_stopping":
-        return EarlyStoppingAction(
-            (config.task, config.metric), config.mode, config.patience, atol=config.atol, rtol=config.rtol
-        )
-    return TerminateOnNanAction(config.task, config.metric)
 
 
 def run_all(actions: Sequence[BaseAction], train_state: Any, metrics_by_task: MetricsByTask) -> list[str]:

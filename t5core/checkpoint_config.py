@@ -38,12 +38,15 @@ class SaveCheckpointConfig(_Config):
       dtype: in which parameters are stored; None stores them as they are. The state of the optimiser never changes.
       period: steps between checkpoints, at its multiples; None or 0: none but the ones at stops and `checkpoint_steps`.
       checkpoint_steps: absolute steps that have a checkpoint too, in any order.
-      keep: newest ones to keep; None keeps all. A folder that holds a file PINNED stays in any case.
+      keep: newest ones to keep; None keeps all. A folder that holds a file PINNED stays in any case, and so does what
+        a `t5core.keep_best.KeepBestAction` among the actions wants.
+      keep_period: every checkpoint at a multiple of so many steps stays too; None: no such rule. It is what
+        `force_keep_period` is to T5X's `SaveBestCheckpointer`.
       keep_dataset_checkpoints: refused: no state of the data is stored that could be kept or deleted by itself.
       save_dataset: the position in the data is the step, so a resumed run goes on behind the last batch with either
         value.
-      checkpointer_cls: makes the store of checkpoints, called as `CheckpointStore(uri, retention=...)` is; None
-        takes the one that `use_orbax` says.
+      checkpointer_cls: makes the store of checkpoints, called as `CheckpointStore(uri, retention=...)` is, and with
+        `metrics` when actions keep the best; None takes the one that `use_orbax` says.
       state_transformation_fns: applied in turn to what is about to be written; see `StateDict`.
       checkpoint_manager_cls: refused: an Orbax class, and `checkpointer_cls` is where another store comes in.
 
@@ -55,6 +58,7 @@ class SaveCheckpointConfig(_Config):
     period: NonNegativeInt | None = None
     checkpoint_steps: tuple[PositiveInt, ...] | None = None
     keep: PositiveInt | None = None
+    keep_period: PositiveInt | None = None
     keep_dataset_checkpoints: int | None = None
     save_dataset: bool = False
     checkpointer_cls: Callable[..., Any] | None = None
@@ -68,6 +72,8 @@ class SaveCheckpointConfig(_Config):
                 f"keep_dataset_checkpoints={self.keep_dataset_checkpoints} has no effect: the position in the data is "
                 f"the step, and nothing of it is stored; leave it out"
             )
+        if self.keep_period is not None and self.keep is None:
+            raise ValueError(f"keep_period={self.keep_period} has no effect: keep=None keeps all; give it a number")
         _refuse_manager(self.checkpoint_manager_cls)
         return self
 

@@ -9,18 +9,17 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from t5core import errors, storage, trees
-from t5core.actions import ActionMode
+from t5core import errors, keep_best, storage, trees
+from t5core.actions import TRAIN_TASK, ActionMode
 from t5core.checkpoint_config import CheckpointConfig
 from t5core.data import stored
 from t5core.dataset_config import DatasetConfig
 from t5core.decision import ActionSet
-from t5core.metrics.summarise import EVALUATION_METRICS
+from t5core.metrics.summarise import BY_FEATURE, EVALUATION_METRICS
 from t5core.partitioning import Partitioner
 from t5core.schedule import Schedule
 from t5core.trainer import Trainer
 
-TRAIN_TASK = "train"
 # Metrics that training gives beside those of a teacher-forced evaluation.
 _RATES = ("learning_rate", "learning_rate/current")
 _THROUGHPUT = tuple(
@@ -36,7 +35,6 @@ _THROUGHPUT = tuple(
         "target_tokens_per_second_per_core",
     )
 )
-_BY_FEATURE = ("non_padding_fraction/", "effective_batch_size/")
 EVALUATED = (*EVALUATION_METRICS, *_THROUGHPUT, "num_examples")
 
 
@@ -178,6 +176,7 @@ def check(
     _check_numbers(steps, periods)
     _check_evaluation(sources, actions, eval_steps=eval_steps, eval_first=eval_first)
     check_watched(actions, ActionMode.TRAIN, [TRAIN_TASK], [*EVALUATION_METRICS, *_RATES, *_THROUGHPUT])
+    keep_best.check(actions, checkpoint_cfg.save)
     restore = checkpoint_cfg.restore
     if restore is not None and restore.mode == "all":
         raise errors.ConfigError("restore.mode='all' is not supported in training; use 'latest' or 'specific'")
@@ -228,7 +227,7 @@ def check_watched(
         task, metric = action.watched
         if task not in known_tasks:
             raise errors.ConfigError(f"action {key}: {errors.unknown_name('task', task, known_tasks)}")
-        if known_metrics is not None and metric not in known_metrics and not metric.startswith(_BY_FEATURE):
+        if known_metrics is not None and metric not in known_metrics and not metric.startswith(BY_FEATURE):
             raise errors.ConfigError(f"action {key}: {errors.unknown_name('metric', metric, known_metrics)}")
 
 

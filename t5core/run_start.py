@@ -13,6 +13,7 @@ from t5core import (
     agreement,
     batches,
     errors,
+    keep_best,
     model_info,
     preemption,
     preparation,
@@ -231,7 +232,10 @@ class RunStart:
             kind = "orbax" if use_orbax else "native"
             folder = f"{self.model_dir}/{restore.ORBAX_FOLDER}" if use_orbax else self.model_dir
             store_cls = cfg.checkpointer_cls or (CheckpointStore if use_orbax else NativeCheckpointStore)
-            store = self.exits.enter_context(store_cls(folder, retention=RetentionPolicy(keep=cfg.keep)))
+            best = keep_best.rules(self.actions)
+            policy = RetentionPolicy(keep=cfg.keep, keep_period=cfg.keep_period, best=best)
+            known = {"metrics": lambda: keep_best.known(self.actions)} if best else {}
+            store = self.exits.enter_context(store_cls(folder, retention=policy, **known))
             is_saved = start.found is not None and start.found.is_own and start.found.kind == kind
             saved_step = start.step if is_saved else None
         return Saver(store, cfg=cfg, provenance=provenance, writer=self.writer, saved_step=saved_step)

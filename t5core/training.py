@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from t5core import batches, build, errors, preemption, progress, schedule
+from t5core import batches, build, errors, keep_best, preemption, progress, schedule
 from t5core.checkpoints import index
 from t5core.checkpoints.record import Provenance, SchedulePosition
-from t5core.checkpoints.retention import RetentionPolicy
 from t5core.checkpoints.store import CheckpointStore
 from t5core.config.edges import CheckpointRef, RunInputs
 from t5core.data.reader import BatchReader
@@ -89,9 +88,11 @@ def _batches(inputs: RunInputs, trainer: Trainer) -> Callable[[int, int], Batche
 
 
 def _open_store(inputs: RunInputs, directory: RunDirectory) -> CheckpointStore:
-    train = inputs.run.config.train
-    policy = RetentionPolicy(keep=train.keep_checkpoints, checkpoint_period=train.checkpoint_period)
-    return CheckpointStore(directory.checkpoints_uri, retention=policy)
+    return CheckpointStore(
+        directory.checkpoints_uri,
+        retention=keep_best.policy_of(inputs.run.config.train),
+        metrics=lambda: keep_best.evaluated(directory),
+    )
 
 
 def _provenance(inputs: RunInputs, action_state: dict[str, Any]) -> Provenance:

@@ -12,14 +12,13 @@ from typing import Any
 
 import jax
 
-from t5core import agreement, errors, progress, run_record
-from t5core.actions import ActionMode
+from t5core import agreement, errors, keep_best, progress, run_record
+from t5core.actions import TRAIN_TASK, ActionMode
 from t5core.decision import ActionSet
 from t5core.evaluation.during_training import Evaluations
 from t5core.loop import Batches, Loop, StepMetrics
 from t5core.metrics.summary_writer import SummaryWriter
 from t5core.preemption import StopRequest
-from t5core.preparation import TRAIN_TASK
 from t5core.restore import Start
 from t5core.run_record import Decision
 from t5core.saving import Saver
@@ -36,7 +35,7 @@ class TrainingRun:
 
     At a step of the schedule the order is: the metrics of the steps before are written and the TRAIN actions look at
     them, the state is saved, it is evaluated, and the actions look at that. A stop holds from then on, and the step at
-    which it was asked for has a checkpoint.
+    which it was asked for has a checkpoint; so has one that an action wants to keep for its evaluation.
 
     Attributes:
       batches: opens the batches of the steps [start, stop).
@@ -117,6 +116,8 @@ class TrainingRun:
         )
         if actions_look:
             self._remember(step, evaluated=True)
+            if keep_best.is_among_the_best(self.actions, step):
+                self.saver.save(state, step)
 
     @contextlib.contextmanager
     def _opened(self, start: int, stop: int) -> Iterator[Iterator[tuple[int, Batch]]]:

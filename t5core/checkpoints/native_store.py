@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -65,13 +66,22 @@ def _folders(uri: str) -> list[int]:
 class NativeCheckpointStore:
     """Saves, restores and deletes the native checkpoints in the folder `uri`.
 
-    The interface is that of `CheckpointStore`. A save is complete when `save` returns. Every process of a run makes one
-    and makes the same calls on it; the first one writes, whole arrays, so the state has to fit into its memory.
+    The interface is that of `CheckpointStore`, `metrics` included. A save is complete when `save` returns. Every
+    process of a run makes one and makes the same calls on it; the first one writes, whole arrays, so the state has to
+    fit into its memory.
     """
 
-    def __init__(self, uri: str, *, retention: RetentionPolicy | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        *,
+        retention: RetentionPolicy | None = None,
+        metrics: Callable[[], Mapping[int, Mapping[str, float]]] = dict,
+    ) -> None:
         self._uri = str(uri).rstrip("/")
         self._policy = retention or RetentionPolicy()
+        self._metrics = metrics
+        self._has_saved = False
 
     def __enter__(self) -> NativeCheckpointStore:
         return self
@@ -85,7 +95,9 @@ class NativeCheckpointStore:
         """Does nothing: no save is ever under way."""
 
     def wait(self) -> None:
-        """Does nothing: no save is ever under way."""
+        """Deletes what is not among the best any more; no save is ever under way."""
+        if self._has_saved and self._policy.best and agreement.is_primary():
+            self._delete_old()
 
     def save(self, step: int, state: Any, provenance: Provenance, *, wait: bool = True) -> CheckpointRecord:
         """Returns the record of the checkpoint of `state`, which is committed.
@@ -115,6 +127,7 @@ class NativeCheckpointStore:
         content = json_numbers.encode(record.model_dump())
         storage.write_json(self._record_path(record.step), content)
         t5x_native.write_t5x_checkpoint(self._uri, record.step, to_t5x(whole))
+        self._has_saved = True
         self._delete_old()
 
     def _require_same(self, record: CheckpointRecord) -> None:
@@ -211,7 +224,8 @@ class NativeCheckpointStore:
     def _delete_old(self) -> None:
         steps = committed_steps(self._uri)
         pinned = [s for s in steps if (storage.path(f"{self._uri}/checkpoint_{s}") / PINNED_FILE).exists()]
-        for deletion in steps_to_delete(steps, policy=self._policy, protected=pinned):
+        metrics = self._metrics() if self._policy.best else {}
+        for deletion in steps_to_delete(steps, policy=self._policy, metrics=metrics, protected=pinned):
             folder = storage.path(f"{self._uri}/checkpoint_{deletion.step}")
             _log.info("deleting checkpoint %s: %s", folder, deletion.reason)
             _delete(folder)

@@ -87,7 +87,8 @@ def _on_grid(step: int, period: int | None) -> bool:
 def _reason(step: int, *, policy: RetentionPolicy) -> str:
     if not _on_grid(step, policy.checkpoint_period):
         return f"handed over to the next segment, off the period of {policy.checkpoint_period}"
-    return f"older than the newest {policy.keep}"
+    others = " and ".join(f"{rule.count} by {rule.metric} ({rule.mode})" for rule in policy.best)
+    return f"older than the newest {policy.keep}" + (f", not among the best {others}" if others else "")
 
 
 def _best(steps: list[int], *, policy: RetentionPolicy, metrics: Mapping[int, Mapping[str, float]]) -> set[int]:
@@ -101,6 +102,18 @@ def _best(steps: list[int], *, policy: RetentionPolicy, metrics: Mapping[int, Ma
         ranked = sorted((sign * value, -step) for value, step in scored if not math.isnan(value))
         best |= {-step for _, step in ranked[: rule.count]}
     return best
+
+
+def delete_old(uri: str, *, policy: RetentionPolicy, metrics: Mapping[int, Mapping[str, float]]) -> None:
+    """Deletes what the policy does not keep from the folder `uri`, in the order in which it is logged.
+
+    Raises:
+      CheckpointError: as `delete`.
+      ConfigError: as `steps_to_delete`.
+    """
+    steps, protected = index.committed_steps(uri), pins.pinned_steps(uri)
+    for deletion in steps_to_delete(steps, policy=policy, metrics=metrics, protected=protected):
+        delete(uri, deletion)
 
 
 def delete(uri: str, deletion: Deletion) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import orbax.checkpoint as ocp
 
 from t5core import agreement, errors, progress, storage
-from t5core.checkpoints import digest, index, pins, recording, retention, seal
+from t5core.checkpoints import digest, index, recording, retention, seal
 from t5core.checkpoints.record import CheckpointRecord, Provenance
 from t5core.checkpoints.retention import RetentionPolicy
 from t5core.metrics import json_numbers
@@ -125,7 +125,7 @@ class CheckpointStore:
         finally:
             self._saving = None
         if agreement.is_primary():
-            self._delete_old()
+            retention.delete_old(self._uri, policy=self._policy, metrics=self._metrics() if self._policy.best else {})
 
     def restore(self, abstract_state: Any, *, step: int | None = None) -> Restored:
         """Returns the state of `step`, or of the last step that is whole, verified bit by bit.
@@ -203,16 +203,6 @@ class CheckpointStore:
                 f"write there"
             )
         return errors.RecoverableError(f"saving checkpoint {step} in {self._uri} failed: {reason}; {rest}; run again")
-
-    def _delete_old(self) -> None:
-        deletions = retention.steps_to_delete(
-            index.committed_steps(self._uri),
-            policy=self._policy,
-            metrics=self._metrics() if self._policy.best else {},
-            protected=pins.pinned_steps(self._uri),
-        )
-        for deletion in deletions:
-            retention.delete(self._uri, deletion)
 
     # Restoring
 

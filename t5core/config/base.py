@@ -20,10 +20,13 @@ class StrictModel(pydantic.BaseModel):
 def describe(error: pydantic.ValidationError, root: type[pydantic.BaseModel]) -> str:
     """Returns the first mistake in `error` as one line with the key, what was given and what to do."""
     detail = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in detail["loc"])
+    location, model = _walk(root, detail["loc"])
+    key = ".".join(location)
     if detail["type"] == "extra_forbidden":
-        known = _fields_at(root, detail["loc"][:-1])
-        guess = errors.nearest(str(detail["loc"][-1]), known) or _elsewhere(root, str(detail["loc"][-1]))
+        known = sorted(model.model_fields)
+        is_of_a_kind = len(location) < len(detail["loc"])  # what other kinds have is no help to this one
+        name = location[-1]
+        guess = errors.nearest(name, known) or (None if is_of_a_kind else _elsewhere(root, name))
         hint = f"did you mean {_sibling(key, guess)!r}?" if guess else f"known keys there: {', '.join(known)}"
         return f"unknown key {key!r} (value {_short(detail['input'])}); {hint}"
     if detail["type"] == "missing":
@@ -31,7 +34,17 @@ def describe(error: pydantic.ValidationError, root: type[pydantic.BaseModel]) ->
     if detail["type"] == "value_error":
         message = str(detail.get("ctx", {}).get("error", detail["msg"]))
         return f"{key}: {message}" if key else message
-    return f"{key}={_short(detail['input'])} is not valid: {detail['msg']}"
+    return _unknown_kind(key, detail) or f"{key}={_short(detail['input'])} is not valid: {detail['msg']}"
+
+
+def _unknown_kind(key: str, detail: Any) -> str | None:
+    """Describes the choice of a model that there is not, where one key chooses among several models."""
+    if detail["type"] not in ("union_tag_invalid", "union_tag_not_found"):
+        return None
+    chooses = f"{key}.{detail['ctx']['discriminator'].strip(chr(39))}"
+    if detail["type"] == "union_tag_not_found":
+        return f"missing key {chooses!r}; give it a value"
+    return errors.unknown_name(chooses, detail["ctx"]["tag"], detail["ctx"]["expected_tags"].strip("'").split("', '"))
 
 
 def _short(value: Any) -> str:
@@ -45,22 +58,39 @@ def _sibling(key: str, name: str) -> str:
     return ".".join([*key.split(".")[:-1], name])
 
 
-def _model_in(annotation: Any) -> type[pydantic.BaseModel] | None:
-    """Returns the model inside Optional, tuple and union annotations, if there is one."""
+def _models_in(annotation: Any) -> list[type[pydantic.BaseModel]]:
+    """Returns the models inside Optional, list and union annotations; several where a key chooses among them."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-        return annotation
+        return [annotation]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType, tuple, list, dict, typing.Annotated):
-        return next((m for m in map(_model_in, typing.get_args(annotation)) if m is not None), None)
-    return None
+        return [model for inner in typing.get_args(annotation) for model in _models_in(inner)]
+    return []
 
 
-def _fields_at(root: type[pydantic.BaseModel], location: tuple[Any, ...]) -> list[str]:
-    model = root
-    for part in location:
-        field = model.model_fields.get(str(part))
-        inner = _model_in(field.annotation) if field else None
-        model = inner or model
-    return sorted(model.model_fields)
+def _walk(root: type[pydantic.BaseModel], location: tuple[Any, ...]) -> tuple[list[str], type[pydantic.BaseModel]]:
+    """Returns the keys of a place as they are written in a file, and the model that the last of them belongs to.
+
+    Where a key chooses among models, pydantic puts the chosen value among the keys.
+    """
+    keys: list[str] = []
+    owner, inside = root, [root]
+    for part in map(str, location):
+        chosen = [model for model in inside if len(inside) > 1 and part in _choices(model)]
+        if chosen:
+            inside = chosen
+            continue
+        keys.append(part)
+        if not part.isdigit():  # an index stays among the same models
+            owner = inside[0] if inside else owner
+            field = owner.model_fields.get(part)
+            inside = _models_in(field.annotation) if field else []
+    return keys, owner
+
+
+def _choices(model: type[pydantic.BaseModel]) -> list[Any]:
+    """Returns the values by which a model may be chosen among others."""
+    annotations = [field.annotation for field in model.model_fields.values()]
+    return [value for a in annotations if typing.get_origin(a) is typing.Literal for value in typing.get_args(a)]
 
 
 def dotted_keys(root: type[pydantic.BaseModel], prefix: str = "") -> list[str]:
@@ -68,9 +98,9 @@ def dotted_keys(root: type[pydantic.BaseModel], prefix: str = "") -> list[str]:
     keys = []
     for name, field in root.model_fields.items():
         keys.append(prefix + name)
-        inner = _model_in(field.annotation)
-        if inner is not None and typing.get_origin(field.annotation) not in (tuple, list):
-            keys.extend(dotted_keys(inner, f"{prefix}{name}."))
+        inner = _models_in(field.annotation)
+        if inner and typing.get_origin(field.annotation) not in (tuple, list):
+            keys.extend(dotted_keys(inner[0], f"{prefix}{name}."))
     return keys
 
 

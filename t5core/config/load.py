@@ -31,6 +31,7 @@ FREE_SETTINGS = (
     ("train", "checkpoint_period"),
     ("train", "eval_period"),
     ("train", "keep_checkpoints"),
+    ("train", "keep_period"),
     ("train", "stats_period"),
     ("train", "actions"),
 )

@@ -133,6 +133,6 @@ class PretrainConfig(StrictModel):
             )
         tasks = [task.name for task in self.data.tasks]
         for action in self.train.actions:
-            if action.task not in tasks:
-                raise ValueError(f"train.actions: {errors.unknown_name('task', action.task, tasks)}")
+            if action.watched is not None and action.watched[0] not in tasks:
+                raise ValueError(f"train.actions: {errors.unknown_name('task', action.watched[0], tasks)}")
         return self

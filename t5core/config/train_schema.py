@@ -7,6 +7,7 @@ from typing import Literal
 import pydantic
 from pydantic import Field, PositiveInt
 
+from t5core.config.action_schema import ActionConfig, KeepBestConfig
 from t5core.config.base import StrictModel
 
 
@@ -53,18 +54,6 @@ class LossConfig(StrictModel):
     ) = Field(default="NUM_REAL_TARGET_TOKENS", description="None sums over tokens")
 
 
-class ActionConfig(StrictModel):
-    """Something that looks at the metrics after an evaluation and may stop the run."""
-
-    name: Literal["early_stopping", "terminate_on_nan"]
-    task: str
-    metric: str = "loss"
-    mode: Literal["min", "max"] = "min"
-    patience: PositiveInt = 3
-    atol: float = Field(default=0.0, ge=0.0)
-    rtol: float = Field(default=0.0, ge=0.0)
-
-
 class TrainConfig(StrictModel):
     """How long, how much at a time, and what happens on the way."""
 
@@ -78,6 +67,9 @@ class TrainConfig(StrictModel):
     stats_period: PositiveInt = Field(default=10, description="steps that one line of training metrics covers")
     num_microbatches: PositiveInt = 1
     keep_checkpoints: PositiveInt | None = Field(default=3, description="newest ones to keep; None keeps all")
+    keep_period: PositiveInt | None = Field(
+        default=None, description="keeps every checkpoint at a multiple of so many steps too; None: no such rule"
+    )
     learning_rate: LearningRateConfig = LearningRateConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     loss: LossConfig = LossConfig()
@@ -87,4 +79,17 @@ class TrainConfig(StrictModel):
     def _whole_microbatches(self) -> TrainConfig:
         if self.batch_size % self.num_microbatches:
             raise ValueError(f"batch_size={self.batch_size} does not divide into {self.num_microbatches} micro-batches")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _keeping_counts(self) -> TrainConfig:
+        keeps_best = any(isinstance(action, KeepBestConfig) for action in self.actions)
+        if self.keep_checkpoints is None and self.keep_period is not None:
+            raise ValueError(
+                f"keep_period={self.keep_period} has no effect: keep_checkpoints=null keeps all; give it a number"
+            )
+        if self.keep_checkpoints is None and keeps_best and self.eval_period % self.checkpoint_period == 0:
+            raise ValueError(
+                "the action keep_best has no effect: keep_checkpoints=null keeps every evaluated step; give it a number"
+            )
         return self

@@ -17,6 +17,9 @@ EVALUATION_METRICS = (
     "z_loss_per_all_target_tokens",
 )
 
+# What such an evaluation gives for each feature of the batches, whose names follow.
+BY_FEATURE = ("non_padding_fraction/", "effective_batch_size/")
+
 Sums = Mapping[str, Any]
 
 

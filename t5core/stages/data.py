@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from t5core import progress, storage
+from t5core import configured_actions, progress, storage
 from t5core.config.edges import DatasetRef, ResolvedRun, RunInputs, TaskRequest, VocabularyRef
 from t5core.rundir import RunDirectory, StageRecord
 from t5core.stages import failure
@@ -80,10 +80,14 @@ def verify_vocabulary(
     Raises:
       DataError, ConfigError: they do not.
     """
-    from t5core.data import vocabulary_verification, worker
+    from t5core.data import manifest, vocabulary_verification, worker
 
     with _recorded(run, "verify") as record:
         report = vocabulary_verification.verify_vocabulary(run, vocabulary, tasks)
+        splits = {task.name: manifest.load(task.uri) for task in tasks}
+        configured_actions.check_evaluated(
+            run.config, {name: found.splits if found else () for name, found in splits.items()}
+        )
         worst = max(report.unknown_rates.values(), default=0.0)
         reason = (
             f"{report.pieces} pieces + {report.extra_ids} sentinels fit {report.embedding_rows} embedding rows; "

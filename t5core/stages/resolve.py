@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from t5core import errors, progress, schedule
+from t5core import configured_actions, progress, schedule
 from t5core.config import load, yaml_text
 from t5core.config.edges import ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import PretrainConfig
@@ -77,6 +77,7 @@ def check(config: PretrainConfig) -> None:
       ConfigError: the first setting that cannot work.
     """
     schedule.of(config.train)
+    configured_actions.check(config)
     from t5core import build
     from t5core.data.materialise import check_task
     from t5core.data.vocabulary_verification import check_embedding_rows
@@ -88,17 +89,6 @@ def check(config: PretrainConfig) -> None:
     vocabulary = config.data.vocabulary
     if vocabulary.kind == "sentencepiece" and vocabulary.path is None:
         check_embedding_rows(config, pieces=vocabulary.size, sentinels=vocabulary.extra_ids)
-    known = _metric_names(config)
-    for action in config.train.actions:
-        if action.metric not in known[action.task]:
-            named = errors.unknown_name(f"metric of task {action.task!r}", action.metric, known[action.task])
-            raise errors.ConfigError(f"train.actions: {named}")
-
-
-def _metric_names(config: PretrainConfig) -> dict[str, list[str]]:
-    from t5core.metrics.summarise import EVALUATION_METRICS
-
-    return {task.name: [*EVALUATION_METRICS, *task.metrics] for task in config.data.tasks}
 
 
 def task_requests(run: ResolvedRun, vocabulary: VocabularyRef) -> list[TaskRequest]:

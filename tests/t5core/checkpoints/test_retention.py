@@ -66,7 +66,8 @@ def test_the_best_is_kept_though_it_is_old_and_the_oldest_of_the_others_goes_fir
     metrics = {step: {"docs/accuracy": 1.0 / step} for step in range(1, 6)}
     policy = RetentionPolicy(keep=2, best=(BestBy(metric="docs/accuracy", mode="max"),))
     deletions = steps_to_delete([5, 3, 1, 2, 4], policy=policy, metrics=metrics)
-    assert deletions == tuple(Deletion(step=step, reason="older than the newest 2") for step in (2, 3))
+    reason = "older than the newest 2, not among the best 1 by docs/accuracy (max)"
+    assert deletions == tuple(Deletion(step=step, reason=reason) for step in (2, 3))
 
 
 def test_several_metrics_each_keep_their_best_and_nan_is_never_the_best():
@@ -115,6 +116,18 @@ def test_a_deletion_is_logged_and_leaves_nothing(tmp_path, caplog):
         retention.delete(str(tmp_path), Deletion(step=5, reason="older than the newest 1"))
     assert sorted(os.listdir(tmp_path)) == ["10"]
     assert f"deleting checkpoint {tmp_path}/5: older than the newest 1" in caplog.text
+
+
+def test_deletions_are_logged_in_their_order_and_leave_what_the_policy_keeps(tmp_path, caplog):
+    make_checkpoints(tmp_path, *range(1, 6))
+    policy = RetentionPolicy(keep=1, best=(BestBy(metric="docs/loss"),))
+    metrics = {step: {"docs/loss": float(step)} for step in range(1, 6)}
+    with caplog.at_level(logging.INFO):
+        retention.delete_old(str(tmp_path), policy=policy, metrics=metrics)
+    assert index.committed_steps(str(tmp_path)) == (1, 5)
+    logged = [line.split(":")[0].rsplit("/", 1)[-1] for line in caplog.messages]
+    assert logged == ["2", "3", "4"]
+    assert caplog.messages[0].endswith("older than the newest 1, not among the best 1 by docs/loss (min)")
 
 
 def test_a_deletion_that_is_killed_half_way_leaves_nothing_that_looks_whole(tmp_path, monkeypatch):
