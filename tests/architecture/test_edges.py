@@ -7,6 +7,7 @@ import typing
 
 import pytest
 
+from t5core.config.schema import PretrainConfig
 from tasks import training
 from workflows import blocks, pretrain
 
@@ -69,3 +70,24 @@ def test_the_probe_sees_a_wrong_edge():
         return takes_cursor(cursor=gives_text())
 
     assert any(gives != takes for _, gives, takes in edges(wrong))
+
+
+def test_every_kind_of_action_crosses_an_edge_as_it_is():
+    """Kinds have settings of their own, so a list of them is a union, which Flyte turns into a structure and back."""
+    from flytekit import FlyteContextManager
+    from flytekit.core.type_engine import TypeEngine
+
+    actions = [
+        {"name": "early_stopping", "task": "mine", "patience": 2, "rtol": 1e-05},
+        {"name": "terminate_on_nan", "task": "mine"},
+        {"name": "budget", "target_tokens": 2**53 + 1},
+        {"name": "keep_best", "task": "mine", "mode": "max"},
+        {"name": "call", "function": "a.b", "arguments": {"i": 3, "f": 3.0, "yes": True, "none": None}},
+    ]
+    settings = {"data": {"tasks": [{"name": "mine", "files": ["a.txt"]}]}, "train": {"actions": actions}}
+    config = PretrainConfig.model_validate(settings)
+    context, literal_type = FlyteContextManager.current_context(), TypeEngine.to_literal_type(PretrainConfig)
+    literal = TypeEngine.to_literal(context, config, PretrainConfig, literal_type)
+    back = TypeEngine.to_python_value(context, literal, PretrainConfig)
+    assert back == config
+    assert back.model_dump_json() == config.model_dump_json(), "equal numbers are of the same type too"

@@ -32,7 +32,7 @@ def test_any_yes_is_a_yes(yes):
 
 @pytest.mark.parametrize("answer", [None, 0.3, "stop", np.array([True, False])])
 def test_an_answer_that_is_neither_yes_nor_no_is_an_error(answer):
-    with pytest.raises(errors.ConfigError, match="returned .*; return True to stop and False to go on"):
+    with pytest.raises(errors.ConfigError, match=r"returned .*; return True to stop and False to go on"):
         CallAction(lambda state, metrics: answer).run(None, {"t": {}})
 
 
@@ -48,14 +48,22 @@ def test_a_class_is_made_with_the_arguments_and_keeps_its_memory():
     ("name", "arguments", "message"),
     [
         ("loss_below", {"limit": 1}, "'loss_below' is no dotted name; give module.function"),
-        ("no.such.module", {}, "'no.such.module' cannot be imported: No module named 'no'; give module.function, import"),
+        (
+            "no.such.module",
+            {},
+            "'no.such.module' cannot be imported: No module named 'no'; give module.function, import",
+        ),
         (f"{HERE}.loss_beolw", {"limit": 1}, f"unknown name in {HERE} 'loss_beolw'; did you mean 'loss_below'?"),
         (f"{HERE}.calls", {}, f"{HERE}.calls is []"),
-        (f"{HERE}.loss_below", {}, "cannot be called as (train_state, metrics_by_task): missing a required argument: 'l"),
+        (
+            f"{HERE}.loss_below",
+            {},
+            "cannot be called as (train_state, metrics_by_task): missing a required argument: 'l",
+        ),
         (
             f"{HERE}.loss_below",
             {"limit": 1, "limt": 2},
-            "cannot be called as (train_state, metrics_by_task, limit=..., limt=...): got an unexpected keyword argument",
+            "cannot be called as (train_state, metrics_by_task, limit=..., limt=...): got an unexpected keyword argum",
         ),
         (f"{HERE}.Countdown", {}, "cannot be called as (): missing a required argument: 'n'"),
         (f"{HERE}.Countdown", {"n": 0}, f"{HERE}.Countdown refuses its arguments {{'n': 0}}: n counts from 1"),

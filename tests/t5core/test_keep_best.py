@@ -129,7 +129,10 @@ def test_every_multiple_stays_too(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"checkpoint_cfg": saving(2)}, "has no effect: SaveCheckpointConfig.keep=None keeps all checkpoints; give keep"),
+        (
+            {"checkpoint_cfg": saving(2)},
+            "has no effect: SaveCheckpointConfig.keep=None keeps all checkpoints; give keep",
+        ),
         ({"checkpoint_cfg": train_runs.CheckpointConfig()}, "has no effect: nothing is saved; give keep the number"),
         ({"actions": {"TRAIN": [KeepBestAction(("train", "loss"))]}}, "there are no checkpoints of TRAIN metrics"),
         (
