@@ -60,7 +60,12 @@ def inputs_in(root):
                 "stats_period": 2,
                 "batch_size": 4,
                 "learning_rate": {"base_learning_rate": 0.1, "warmup_steps": 4},
-                "actions": [{"name": "early_stopping", "task": "a", "patience": 2}],
+                "keep_checkpoints": 2,
+                "actions": [
+                    {"name": "early_stopping", "task": "a", "patience": 2},
+                    {"name": "keep_best", "task": "b", "mode": "max"},
+                    {"name": "budget", "target_tokens": 10**6},
+                ],
             },
             "evaluate": {"batch_size": 4},
         }
@@ -152,6 +157,18 @@ def test_the_bits_of_every_common_checkpoint_are_the_same(both):
         one, other = (index.read_record(folder, step) for folder in folders)
         assert one.digest == other.digest
         assert one.provenance.dataset_fingerprint == other.provenance.dataset_fingerprint
+
+
+def test_the_stages_keep_the_newest_and_the_best_and_count_what_was_trained_on(both):
+    """The loss of b falls, so by `max` the first evaluated step stays the best."""
+    inputs, evaluations, model_dir = both
+    assert evaluations[4]["b"]["loss"] > evaluations[7]["b"]["loss"]
+    assert index.committed_steps(f"{inputs.run.uri}/checkpoints") == (4, 6, 7)
+    cursors = RunDirectory(inputs.run.uri).cursors()
+    assert [cursor.checkpoint.step for cursor in cursors] == [3, 4, 6, 7]
+    trained = lines(model_dir / "train" / "metrics.jsonl")
+    tokens = [round(line["timing/seconds"] * line["timing/target_tokens_per_second"]) for line in trained]
+    assert cursors[-1].action_state["2-budget"]["target_tokens"] == sum(tokens) > 0
 
 
 def test_training_reports_the_same_figures(both):
