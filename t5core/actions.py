@@ -138,16 +138,33 @@ class EarlyStoppingAction(BaseAction):
 
 
 class TerminateOnNanAction(BaseAction):
-    """Asks for a stop when a metric is NaN or infinite."""
+    """Asks for a stop when a metric is NaN or infinite; the last checkpoint before that stays, whatever is kept.
+
+    Attributes:
+      finite_step: the last step at which the metric was finite; None before any.
+    """
 
     def __init__(self, task: str, metric: str = "loss") -> None:
         self._task, self._metric = task, metric
         self._last = 0.0
+        self.finite_step: int | None = None
 
     def run(self, train_state: Any, metrics_by_task: MetricsByTask) -> bool:
         """Returns True unless the metric is finite."""
         self._last = metric_value(metrics_by_task, self._task, self._metric)
-        return not math.isfinite(self._last)
+        if not math.isfinite(self._last):
+            return True
+        step = getattr(train_state, "step", None)
+        self.finite_step = self.finite_step if step is None else int(step)
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the last step at which all was well."""
+        return {} if self.finite_step is None else {"finite_step": self.finite_step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up `state_dict`."""
+        self.finite_step = int(state["finite_step"])
 
     @property
     def watched(self) -> tuple[str, str]:

@@ -39,14 +39,14 @@ class SaveCheckpointConfig(_Config):
       period: steps between checkpoints, at its multiples; None or 0: none but the ones at stops and `checkpoint_steps`.
       checkpoint_steps: absolute steps that have a checkpoint too, in any order.
       keep: newest ones to keep; None keeps all. A folder that holds a file PINNED stays in any case, and so does what
-        a `t5core.keep_best.KeepBestAction` among the actions wants.
+        a `t5core.keeping.KeepBestAction` among the actions wants.
       keep_period: every checkpoint at a multiple of so many steps stays too; None: no such rule. It is what
         `force_keep_period` is to T5X's `SaveBestCheckpointer`.
       keep_dataset_checkpoints: refused: no state of the data is stored that could be kept or deleted by itself.
       save_dataset: the position in the data is the step, so a resumed run goes on behind the last batch with either
         value.
       checkpointer_cls: makes the store of checkpoints, called as `CheckpointStore(uri, retention=...)` is, and with
-        `metrics` when actions keep the best; None takes the one that `use_orbax` says.
+        `metrics` when actions keep some for theirs; None takes the one that `use_orbax` says.
       state_transformation_fns: applied in turn to what is about to be written; see `StateDict`.
       checkpoint_manager_cls: refused: an Orbax class, and `checkpointer_cls` is where another store comes in.
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from t5core import errors, keep_best, storage, trees
+from t5core import errors, keeping, storage, trees
 from t5core.actions import TRAIN_TASK, ActionMode
 from t5core.checkpoint_config import CheckpointConfig
 from t5core.data import stored
@@ -176,7 +176,7 @@ def check(
     _check_numbers(steps, periods)
     _check_evaluation(sources, actions, eval_steps=eval_steps, eval_first=eval_first)
     check_watched(actions, ActionMode.TRAIN, [TRAIN_TASK], [*EVALUATION_METRICS, *_RATES, *_THROUGHPUT])
-    keep_best.check(actions, checkpoint_cfg.save)
+    keeping.check(actions, checkpoint_cfg.save)
     restore = checkpoint_cfg.restore
     if restore is not None and restore.mode == "all":
         raise errors.ConfigError("restore.mode='all' is not supported in training; use 'latest' or 'specific'")

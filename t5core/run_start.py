@@ -13,7 +13,7 @@ from t5core import (
     agreement,
     batches,
     errors,
-    keep_best,
+    keeping,
     model_info,
     preemption,
     preparation,
@@ -27,7 +27,6 @@ from t5core.actions import ActionMode
 from t5core.checkpoint_config import CheckpointConfig
 from t5core.checkpoints.native_store import NativeCheckpointStore
 from t5core.checkpoints.record import Provenance, SchedulePosition
-from t5core.checkpoints.retention import RetentionPolicy
 from t5core.checkpoints.store import CheckpointStore
 from t5core.config.edges import CheckpointRef
 from t5core.datasets import FeatureConverterOf
@@ -232,9 +231,8 @@ class RunStart:
             kind = "orbax" if use_orbax else "native"
             folder = f"{self.model_dir}/{restore.ORBAX_FOLDER}" if use_orbax else self.model_dir
             store_cls = cfg.checkpointer_cls or (CheckpointStore if use_orbax else NativeCheckpointStore)
-            best = keep_best.rules(self.actions)
-            policy = RetentionPolicy(keep=cfg.keep, keep_period=cfg.keep_period, best=best)
-            known = {"metrics": lambda: keep_best.known(self.actions)} if best else {}
+            policy = keeping.policy_with(self.actions, keep=cfg.keep, keep_period=cfg.keep_period)
+            known = {"metrics": lambda: keeping.known(self.actions)} if policy.needs_metrics else {}
             store = self.exits.enter_context(store_cls(folder, retention=policy, **known))
             is_saved = start.found is not None and start.found.is_own and start.found.kind == kind
             saved_step = start.step if is_saved else None

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from t5core import batches, build, errors, keep_best, preemption, progress, schedule
+from t5core import batches, build, errors, keeping, preemption, progress, schedule
 from t5core.checkpoints import index
 from t5core.checkpoints.record import Provenance, SchedulePosition
 from t5core.checkpoints.store import CheckpointStore
@@ -90,8 +90,8 @@ def _batches(inputs: RunInputs, trainer: Trainer) -> Callable[[int, int], Batche
 def _open_store(inputs: RunInputs, directory: RunDirectory) -> CheckpointStore:
     return CheckpointStore(
         directory.checkpoints_uri,
-        retention=keep_best.policy_of(inputs.run.config.train),
-        metrics=lambda: keep_best.evaluated(directory),
+        retention=keeping.policy_of(inputs.run.config.train),
+        metrics=lambda: keeping.evaluated(directory),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from t5core import agreement, errors, keep_best, progress, run_record
+from t5core import agreement, errors, keeping, progress, run_record
 from t5core.actions import TRAIN_TASK, ActionMode
 from t5core.decision import ActionSet
 from t5core.evaluation.during_training import Evaluations
@@ -116,7 +116,7 @@ class TrainingRun:
         )
         if actions_look:
             self._remember(step, evaluated=True)
-            if keep_best.is_among_the_best(self.actions, step):
+            if keeping.is_among_the_best(self.actions, step):
                 self.saver.save(state, step)
 
     @contextlib.contextmanager

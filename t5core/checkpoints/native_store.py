@@ -95,8 +95,8 @@ class NativeCheckpointStore:
         """Does nothing: no save is ever under way."""
 
     def wait(self) -> None:
-        """Deletes what is not among the best any more; no save is ever under way."""
-        if self._has_saved and self._policy.best and agreement.is_primary():
+        """Deletes what its metric does not keep any more; no save is ever under way."""
+        if self._has_saved and self._policy.needs_metrics and agreement.is_primary():
             self._delete_old()
 
     def save(self, step: int, state: Any, provenance: Provenance, *, wait: bool = True) -> CheckpointRecord:
@@ -224,7 +224,7 @@ class NativeCheckpointStore:
     def _delete_old(self) -> None:
         steps = committed_steps(self._uri)
         pinned = [s for s in steps if (storage.path(f"{self._uri}/checkpoint_{s}") / PINNED_FILE).exists()]
-        metrics = self._metrics() if self._policy.best else {}
+        metrics = self._metrics() if self._policy.needs_metrics else {}
         for deletion in steps_to_delete(steps, policy=self._policy, metrics=metrics, protected=pinned):
             folder = storage.path(f"{self._uri}/checkpoint_{deletion.step}")
             _log.info("deleting checkpoint %s: %s", folder, deletion.reason)

@@ -32,13 +32,20 @@ class RetentionPolicy:
     `keep` newest ones (None: all). A step off the grid of `checkpoint_period` (None: no grid), step 0 among them, only
     hands a run over to its next segment and goes as soon as a later one is committed, so that a run leaves the same
     checkpoints however it was cut. Every multiple of `keep_period` stays for good (None: no such rule), and so do the
-    best.
+    best. Of each metric in `finite` the last checkpoint up to a step at which it was finite stays: when a run has come
+    to NaN, that is where to begin again.
     """
 
     keep: int | None = None
     checkpoint_period: int | None = None
     keep_period: int | None = None
     best: tuple[BestBy, ...] = ()
+    finite: tuple[str, ...] = ()
+
+    @property
+    def needs_metrics(self) -> bool:
+        """Whether some rule goes by metrics."""
+        return bool(self.best or self.finite)
 
     def __post_init__(self) -> None:
         for name in ("keep", "checkpoint_period", "keep_period"):
@@ -75,6 +82,7 @@ def steps_to_delete(
     regular = [step for step in ascending[:-1] if _on_grid(step, policy.checkpoint_period)] + ascending[-1:]
     kept = set(regular if policy.keep is None else regular[-policy.keep :])
     kept |= {*protected, *_best(ascending, policy=policy, metrics=metrics or {})}
+    kept |= _last_finite(ascending, policy=policy, metrics=metrics or {})
     if policy.keep_period is not None:
         kept |= {step for step in ascending if step % policy.keep_period == 0}
     return tuple(Deletion(step=step, reason=_reason(step, policy=policy)) for step in ascending if step not in kept)
@@ -102,6 +110,14 @@ def _best(steps: list[int], *, policy: RetentionPolicy, metrics: Mapping[int, Ma
         ranked = sorted((sign * value, -step) for value, step in scored if not math.isnan(value))
         best |= {-step for _, step in ranked[: rule.count]}
     return best
+
+
+def _last_finite(steps: list[int], *, policy: RetentionPolicy, metrics: Mapping[int, Mapping[str, float]]) -> set[int]:
+    kept: set[int] = set()
+    for name in policy.finite:
+        good = [step for step, values in metrics.items() if math.isfinite(values.get(name, math.nan))]
+        kept |= set([step for step in steps if good and step <= max(good)][-1:])
+    return kept
 
 
 def delete_old(uri: str, *, policy: RetentionPolicy, metrics: Mapping[int, Mapping[str, float]]) -> None:

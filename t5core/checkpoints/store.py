@@ -125,7 +125,9 @@ class CheckpointStore:
         finally:
             self._saving = None
         if agreement.is_primary():
-            retention.delete_old(self._uri, policy=self._policy, metrics=self._metrics() if self._policy.best else {})
+            retention.delete_old(
+                self._uri, policy=self._policy, metrics=self._metrics() if self._policy.needs_metrics else {}
+            )
 
     def restore(self, abstract_state: Any, *, step: int | None = None) -> Restored:
         """Returns the state of `step`, or of the last step that is whole, verified bit by bit.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from t5core import budget, configured_actions, keep_best, progress
+from t5core import budget, configured_actions, keeping, progress
 from t5core.actions import TRAIN_TASK, ActionMode
 from t5core.checkpoints import retention
 from t5core.config.edges import Cursor, Evaluation, RunInputs, SegmentRecord
@@ -16,16 +16,16 @@ from t5core.stages import failure
 def check_actions(inputs: RunInputs, cursor: Cursor, segment: SegmentRecord, evaluation: Evaluation) -> Cursor:
     """Returns the cursor at the segment's checkpoint, halted if an action asked for a stop now or one did before.
 
-    Budgets are looked at after every segment, all other actions after an evaluation; then what `keep_best` does not
-    keep any more is deleted. The decision follows from the run's records alone, so a repeated one is the same and a
+    Budgets are looked at after every segment, all other actions after an evaluation; then what no metric keeps
+    any more is deleted. The decision follows from the run's records alone, so a repeated one is the same and a
     changed action counts at once.
     """
     with failure.recorded(inputs.run.uri, where=f"actions at step {segment.checkpoint.step}"):
         moved = _decided(inputs, cursor, segment, evaluation)
-        policy = keep_best.policy_of(inputs.run.config.train)
-        if policy.best and evaluation.metrics:
+        policy = keeping.policy_of(inputs.run.config.train)
+        if policy.needs_metrics and evaluation.metrics:
             directory = RunDirectory(inputs.run.uri)
-            retention.delete_old(directory.checkpoints_uri, policy=policy, metrics=keep_best.evaluated(directory))
+            retention.delete_old(directory.checkpoints_uri, policy=policy, metrics=keeping.evaluated(directory))
     return moved
 
 

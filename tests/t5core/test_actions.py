@@ -31,6 +31,12 @@ def test_nan_is_no_improvement():
     assert stops(early(), [1.0, float("nan"), float("nan"), 0.5, float("nan")]) == [False] * 5
 
 
+def test_twenty_nan_a_zigzag_and_an_improving_loss():
+    assert stops(early(), [float("nan")] * 20) == [False] * 2 + [True] * 18
+    assert stops(early(), [1.0, 9.0, 8.0, 9.0, 8.0]) == [False, False, False, True, True]
+    assert stops(early(patience=1), [9.0, 8.0, 7.0, 6.0, 5.0]) == [False] * 5
+
+
 def test_tolerances_ask_for_more_than_a_hair():
     assert stops(early(patience=1, atol=0.1), [1.0, 0.95]) == [False, True]
     assert stops(early(patience=1, rtol=0.1), [1.0, 0.85]) == [False, False]

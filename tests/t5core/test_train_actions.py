@@ -7,8 +7,9 @@ import types
 import jax.numpy as jnp
 import pytest
 
-from t5core import errors
+from t5core import errors, run_record
 from t5core.actions import ActionMode, BaseAction, EarlyStoppingAction, TerminateOnNanAction
+from t5core.checkpoints import index
 from t5core.train import run_actions
 from tests.t5core import train_runs
 from tests.t5core.fake_evaluator import FakeEvaluator
@@ -59,6 +60,8 @@ def test_an_action_of_any_mode_stops_the_run_with_a_checkpoint(tmp_path, mode, c
     assert step == int(state.step) == 4
     assert steps_saved(tmp_path) == [0, 4]
     assert [action.seen[-1] for action in actions[mode]] == [4, 4, 4], "all of them run"
+    decision = run_record.last_decision(str(tmp_path), 4)
+    assert (decision.asked, decision.reasons) == ((f"{mode}/1-Stop",), ("Stop",))
     assert [line["step"] for line in lines(tmp_path, "training_eval", "first")] == [2, 4]
 
 
@@ -225,6 +228,22 @@ class Spoilt(train_runs.Numbers):
         for step, batch in enumerate(super().__iter__()):
             weights = batch["decoder_loss_weights"].astype("float32")
             yield {**batch, "decoder_loss_weights": weights * (math.nan if step == 4 else 1.0)}
+
+
+@pytest.mark.parametrize("use_orbax", [False, True])
+def test_nan_stops_and_the_last_good_checkpoint_survives_though_one_is_kept(tmp_path, use_orbax):
+    step, _ = run(
+        tmp_path,
+        actions={"TRAIN": [TerminateOnNanAction("train")]},
+        get_dataset_fn=lambda *_: Spoilt(),
+        total_steps=9,
+        stats_period=3,
+        checkpoint_cfg=saving(2, keep=1),
+        use_orbax=use_orbax,
+    )
+    assert step == 6
+    left = index.committed_steps(f"{tmp_path}/checkpoints") if use_orbax else tuple(steps_saved(tmp_path))
+    assert left == (4, 6)
 
 
 def test_nan_stops_and_the_checkpoints_before_it_stay(tmp_path):

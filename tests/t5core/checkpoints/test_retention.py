@@ -77,6 +77,17 @@ def test_several_metrics_each_keep_their_best_and_nan_is_never_the_best():
     assert run(range(1, 5), policy, metrics=metrics) == [1, 2, 4]
 
 
+def test_the_last_one_up_to_a_finite_metric_stays_until_a_later_one_is_known_to_be_finite():
+    policy = RetentionPolicy(keep=1, finite=("docs/loss",))
+    good, nan = {"docs/loss": 1.0}, {"docs/loss": float("nan")}
+    assert kept([2, 4, 6], policy) == [6]
+    assert kept([2, 4, 6], policy, metrics={2: good, 4: good}) == [4, 6]
+    assert kept([2, 4, 6], policy, metrics={2: good, 5: good}) == [4, 6]
+    assert kept([2, 4, 6], policy, metrics={2: good, 4: nan, 6: nan}) == [2, 6]
+    assert kept([2, 4, 6], policy, metrics={2: good, 6: good}) == [6]
+    assert kept([4, 6], policy, metrics={2: good, 6: nan}) == [6]
+
+
 def test_of_equally_good_ones_the_later_stays():
     metrics = {step: {"loss": 1.0} for step in (1, 2, 3)}
     assert run([1, 2, 3, 4], RetentionPolicy(keep=1, best=(BestBy(metric="loss"),)), metrics=metrics) == [3, 4]

@@ -112,6 +112,21 @@ def test_the_best_and_what_is_being_read_stay(tmp_path, caplog):
     assert index.committed_steps(str(tmp_path)) == (1, 4)
 
 
+def test_training_goes_on_saving_while_an_evaluation_reads_the_only_one_that_is_kept(tmp_path):
+    policy = RetentionPolicy(keep=1)
+    save_steps(tmp_path, 3, retention=policy)
+    with pins.reading(str(tmp_path), 3):
+        save_steps(tmp_path, 4, 5, retention=policy)
+        assert index.committed_steps(str(tmp_path)) == (3, 5)
+        assert_is(restore(tmp_path, step=3), 3)
+    save_steps(tmp_path, 6, retention=policy)
+    with (
+        pytest.raises(errors.CheckpointError, match=r"no checkpoint of step 3 .*removed by retention.*steps: 6"),
+        pins.reading(str(tmp_path), 3),
+    ):
+        pass
+
+
 @contextlib.contextmanager
 def no_space():
     """Lets no file grow beyond 4 kB: what a full disk does to the data and not to the small files."""

@@ -1,20 +1,21 @@
-"""Keeping the best checkpoints: which they are by an evaluation's metric, and how retention learns of it."""
+"""Keeping checkpoints for their metrics: the best ones, the last before NaN, and how retention learns of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from t5core import errors
-from t5core.actions import ActionMode, BaseAction, MetricsByTask, metric_value
+from t5core.actions import ActionMode, BaseAction, MetricsByTask, TerminateOnNanAction, metric_value
 from t5core.checkpoint_config import SaveCheckpointConfig
 from t5core.checkpoints.retention import BestBy, RetentionPolicy
-from t5core.config.action_schema import KeepBestConfig
+from t5core.config.action_schema import KeepBestConfig, TerminateOnNanConfig
 from t5core.config.train_schema import TrainConfig
 from t5core.decision import ActionSet
 from t5core.rundir import RunDirectory
 
+_Kind = TypeVar("_Kind", bound=BaseAction)
 MetricsByStep = dict[int, dict[str, float]]
 
 
@@ -75,9 +76,9 @@ class KeepBestAction(BaseAction):
         return self._task, self._metric
 
 
-def _in(actions: ActionSet) -> dict[str, KeepBestAction]:
+def _in(actions: ActionSet, kind: type[_Kind]) -> dict[str, _Kind]:
     by_key = {key: action for mode in ActionMode for key, action in actions.of(mode).items()}
-    return {key: action for key, action in by_key.items() if isinstance(action, KeepBestAction)}
+    return {key: action for key, action in by_key.items() if isinstance(action, kind)}
 
 
 def check(actions: ActionSet, save: SaveCheckpointConfig | None) -> None:
@@ -86,8 +87,7 @@ def check(actions: ActionSet, save: SaveCheckpointConfig | None) -> None:
     Raises:
       ConfigError: everything is kept anyway, nothing is saved, or the action stands under TRAIN.
     """
-    found = _in(actions)
-    for key in found:
+    for key in _in(actions, KeepBestAction):
         if key in actions.of(ActionMode.TRAIN):
             raise errors.ConfigError(f"action {key}: there are no checkpoints of TRAIN metrics; use an evaluation's")
         if save is None or save.keep is None:
@@ -99,7 +99,7 @@ def check(actions: ActionSet, save: SaveCheckpointConfig | None) -> None:
 
 def is_among_the_best(actions: ActionSet, step: int) -> bool:
     """Returns on every process whether one of the actions wants the checkpoint of `step`."""
-    found = _in(actions)
+    found = _in(actions, KeepBestAction)
     if not found:
         return False
     from t5core import agreement  # imports JAX
@@ -107,16 +107,20 @@ def is_among_the_best(actions: ActionSet, step: int) -> bool:
     return bool(agreement.from_primary(int(any(step in action.values for action in found.values()))))
 
 
-def rules(actions: ActionSet) -> tuple[BestBy, ...]:
-    """Returns what retention has to keep for the actions."""
-    return tuple(action.rule(key) for key, action in _in(actions).items())
+def policy_with(actions: ActionSet, *, keep: int | None, keep_period: int | None) -> RetentionPolicy:
+    """Returns what is kept of a run of `train`: what its configuration says, and what the actions want."""
+    best = tuple(action.rule(key) for key, action in _in(actions, KeepBestAction).items())
+    finite = tuple(_in(actions, TerminateOnNanAction))
+    return RetentionPolicy(keep=keep, keep_period=keep_period, best=best, finite=finite)
 
 
 def known(actions: ActionSet) -> MetricsByStep:
-    """Returns by step what `rules` go by; NaN where one of them knows nothing of a step."""
-    found = _in(actions)
-    steps = sorted({step for action in found.values() for step in action.values})
-    return {step: {key: action.values.get(step, math.nan) for key, action in found.items()} for step in steps}
+    """Returns by step what such a policy goes by, under the actions' keys; NaN where one knows nothing of a step."""
+    values: dict[str, Mapping[int, float]] = {k: action.values for k, action in _in(actions, KeepBestAction).items()}
+    for key, action in _in(actions, TerminateOnNanAction).items():
+        values[key] = {} if action.finite_step is None else {action.finite_step: 0.0}
+    steps = sorted({step for by_step in values.values() for step in by_step})
+    return {step: {key: by_step.get(step, math.nan) for key, by_step in values.items()} for step in steps}
 
 
 # In a run of the stages a checkpoint is evaluated by a later task: what is known of it lies in the run directory.
@@ -125,11 +129,13 @@ def known(actions: ActionSet) -> MetricsByStep:
 def policy_of(train: TrainConfig) -> RetentionPolicy:
     """Returns what a run's configuration wants kept."""
     best = [action for action in train.actions if isinstance(action, KeepBestConfig)]
+    finite = [action for action in train.actions if isinstance(action, TerminateOnNanConfig)]
     return RetentionPolicy(
         keep=train.keep_checkpoints,
         checkpoint_period=train.checkpoint_period,
         keep_period=train.keep_period,
         best=tuple(BestBy(metric="/".join(a.watched), mode=a.mode, count=a.keep) for a in best),
+        finite=tuple("/".join(action.watched) for action in finite),
     )
 
 

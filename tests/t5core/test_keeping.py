@@ -4,14 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5core import errors, keep_best, training
+from t5core import errors, keeping, training
 from t5core.actions import BaseAction, EarlyStoppingAction
 from t5core.checkpoints import index
 from t5core.checkpoints.retention import BestBy, RetentionPolicy
 from t5core.config import load
 from t5core.config.edges import CheckpointRef, DatasetRef, Evaluation, RunInputs, VocabularyRef
 from t5core.config.schema import PretrainConfig
-from t5core.keep_best import KeepBestAction
+from t5core.keeping import KeepBestAction
 from t5core.rundir import RunDirectory
 from tests.t5core import train_runs
 from tests.t5core.checkpoints.states import PROVENANCE, state_at
@@ -187,12 +187,25 @@ def test_the_configuration_says_what_is_kept(tmp_path):
     inputs = inputs_with(
         tmp_path, {}, {"metric": "accuracy", "mode": "max", "keep": 2}, keep_period=500, keep_checkpoints=4
     )
-    assert keep_best.policy_of(inputs.run.config.train) == RetentionPolicy(
+    assert keeping.policy_of(inputs.run.config.train) == RetentionPolicy(
         keep=4,
         checkpoint_period=250,
         keep_period=500,
         best=(BestBy(metric="docs/loss"), BestBy(metric="docs/accuracy", mode="max", count=2)),
     )
+
+
+def test_the_last_good_checkpoint_survives_a_nan_though_one_is_kept(tmp_path):
+    """The state of step 3 is NaN, which is known only when the evaluation after its segment has been made."""
+    inputs = inputs_with(tmp_path, {"name": "terminate_on_nan"}, keep_checkpoints=1, checkpoint_period=1)
+    directory = RunDirectory(inputs.run.uri)
+    left = []
+    for step, loss in enumerate((2.0, 1.0, float("nan")), start=1):
+        with training._open_store(inputs, directory) as store:
+            store.save(step, state_at(step), PROVENANCE)
+        left.append(index.committed_steps(directory.checkpoints_uri))
+        evaluate(directory, step, loss=loss)
+    assert left == [(1,), (1, 2), (2, 3)]
 
 
 def test_a_segment_s_store_goes_by_the_recorded_evaluations(tmp_path):
