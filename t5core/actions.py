@@ -47,6 +47,11 @@ class BaseAction(abc.ABC):
         return type(self).__name__
 
     @property
+    def still_asks(self) -> bool:
+        """Whether a stop that it asked for in an earlier call of `train` holds, by the memory that was loaded."""
+        return True
+
+    @property
     def watched(self) -> tuple[str, str] | None:
         """The task and the metric that `run` looks at, so that a wrong name is found before training; None: any."""
         return None

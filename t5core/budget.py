@@ -106,6 +106,11 @@ class BudgetAction(BaseAction):
         self._looked_at = None
 
     @property
+    def still_asks(self) -> bool:
+        """Whether nothing is left: a larger budget lets a run go on."""
+        return bool(self._overspent())
+
+    @property
     def watched(self) -> tuple[str, str]:
         """What training reports."""
         return TRAIN_TASK, SECONDS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from t5core import actions as all_actions
@@ -93,10 +93,10 @@ class ActionSet:
         """Returns the actions of a mode by key."""
         return self._actions.get(mode, {})
 
-    @property
-    def keys(self) -> set[str]:
-        """The keys of all actions."""
-        return {key for actions in self._actions.values() for key in actions}
+    def still_asking(self, asked: Collection[str]) -> set[str]:
+        """Returns those of the keys that belong to an action whose stop still holds."""
+        actions = {key: action for by_key in self._actions.values() for key, action in by_key.items()}
+        return {key for key in asked if key in actions and actions[key].still_asks}
 
     def look(self, mode: ActionMode, train_state: Any, metrics_by_task: MetricsByTask | None) -> bool:
         """Returns whether a stop was asked for, now or before, after every action of `mode` has looked at the metrics.

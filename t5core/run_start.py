@@ -163,15 +163,14 @@ class RunStart:
             self.actions.load(decision.action_state)
         elif start.record is not None:
             self.actions.load(start.record.provenance.action_state)
-        asked = decision is not None and bool(set(decision.asked) & self.actions.keys)
-        if agreement.primary_decides(lambda: asked):
+        asking = self.actions.still_asking(decision.asked) if decision is not None else set()
+        if agreement.primary_decides(lambda: bool(asking)):
             assert decision is not None, "it is the decision that asked"
             self.actions.stop = True
-            self.actions.asked = dict(zip(decision.asked, decision.reasons, strict=True))
-            progress.say(
-                f"{self.model_dir} was stopped at step {start.step}: {'; '.join(decision.reasons)}; take that action "
-                f"away to go on"
-            )
+            reasons = zip(decision.asked, decision.reasons, strict=True)
+            self.actions.asked = {key: reason for key, reason in reasons if key in asking}
+            why = "; ".join(self.actions.asked.values())
+            progress.say(f"{self.model_dir} was stopped at step {start.step}: {why}; take that action away to go on")
 
     def introduce(self, trainer: Trainer, start: Start, summarize_config_fn: Callable[..., None]) -> None:
         """Writes what the run consists of: `model-info.txt`, and the configuration as the caller likes to see it."""

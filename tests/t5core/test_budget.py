@@ -110,6 +110,8 @@ def test_train_stops_at_a_token_budget_at_the_same_step_however_it_is_cut(tmp_pa
         assert steps_saved(tmp_path / name)[-1] == 5
     actions = {"TRAIN": [BudgetAction(target_tokens=sum(batches))]}
     assert run(tmp_path / "straight", actions=actions, total_steps=9)[0] == 5, "a rerun after a stop trains nothing"
+    larger = {"TRAIN": [BudgetAction(target_tokens=sum(batches) + 1)]}
+    assert run(tmp_path / "straight", actions=larger, total_steps=9, stats_period=1)[0] == 6, "a larger budget goes on"
 
 
 def test_train_stops_at_a_budget_of_seconds_that_an_earlier_call_has_spent(tmp_path):
