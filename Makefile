@@ -7,7 +7,7 @@ UV_VERSION := 0.13.9
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export FLYTE_SDK_LOGGING_LEVEL ?= 40
 
-.PHONY: help pretrain test lint types contracts tests format constraints clean
+.PHONY: help pretrain check test lint types contracts tests format constraints clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,6 +22,11 @@ help: ## show the targets
 
 pretrain: .venv/.installed ## pre-train the demo recipe: real text, a real vocabulary, the whole DAG
 	@$(BIN)/pyflyte run workflows/pretrain.py $(ARGS)
+
+CONFIG ?= workflows/configs/demo.yaml
+
+check: .venv/.installed ## what a run will take and whether it can work, without training: make check CONFIG=mine.yaml
+	@$(BIN)/python -m t5core.preflight --config $(CONFIG) $(ARGS)
 
 test: lint types contracts tests ## everything that CI runs
 

@@ -11,7 +11,7 @@ from t5core.config.edges import RunInputs
 from t5core.config.schema import PretrainConfig
 from t5core.config.train_schema import OptimizerConfig
 from t5core.data.converters import FeatureConverter, converter_for
-from t5core.data.vocabulary import load_vocabulary
+from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, load_vocabulary
 from t5core.evaluation import decoded
 from t5core.models.build import build_model
 from t5core.optim.base import Optimizer
@@ -29,9 +29,25 @@ def trainer_of(inputs: RunInputs) -> Trainer:
 @functools.lru_cache(maxsize=2)
 def _trainer(inputs_json: str) -> Trainer:
     inputs = RunInputs.model_validate_json(inputs_json)
-    config = inputs.run.config
-    use_compilation_cache(config)
-    vocabulary = load_vocabulary(inputs.vocabulary)
+    use_compilation_cache(inputs.run.config)
+    return make_trainer(inputs.run.config, seed=inputs.run.seed, vocabulary=load_vocabulary(inputs.vocabulary))
+
+
+def make_trainer(
+    config: PretrainConfig,
+    *,
+    seed: int,
+    vocabulary: SentencePieceVocabulary | ByteVocabulary | None = None,
+    partitioner: Partitioner | None = None,
+) -> Trainer:
+    """Returns a trainer as `config` describes it.
+
+    Args:
+      config: of the run.
+      seed: of the run.
+      vocabulary: of inputs and targets; a trainer without one cannot decode.
+      partitioner: None takes all devices.
+    """
     model = build_model(
         config.model,
         config.train.loss,
@@ -43,9 +59,9 @@ def _trainer(inputs_json: str) -> Trainer:
     return Trainer(
         model=model,
         optimizer=_optimizer(config.train.optimizer, boxed_params(model)),
-        partitioner=Partitioner(),
+        partitioner=partitioner or Partitioner(),
         learning_rate_fn=learning_rate_schedule(config.train.learning_rate),
-        seed=inputs.run.seed,
+        seed=seed,
         num_microbatches=config.train.num_microbatches,
     )
 

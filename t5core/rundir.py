@@ -81,6 +81,11 @@ class RunDirectory:
         """The report for people."""
         return f"{self.uri}/report.html"
 
+    @property
+    def preflight_uri(self) -> str:
+        """What was computed of the run before anything heavy."""
+        return self._record_uri("preflight")
+
     def metrics_uri(self, kind: str, task: str = "") -> str:
         """Returns the folder of metrics of `kind`: 'train', or 'training_eval' or 'inference_eval' with a task."""
         return f"{self.uri}/metrics/{kind}/{task}".rstrip("/")
@@ -96,7 +101,7 @@ class RunDirectory:
 
     def info(self) -> RunInfo | None:
         """Returns whose directory it is, or None while it is nobody's."""
-        return _read(self.info_uri, RunInfo)
+        return read_record(self.info_uri, RunInfo)
 
     def claim(
         self, resolved: ResolvedRun, *, identity: str, config_text: str, may_differ: Collection[str] = ()
@@ -109,16 +114,26 @@ class RunDirectory:
         Raises:
           RunDirectoryError: the directory is another run's, or holds something that no run has made.
         """
-        info = self.info()
+        info = self.check_claim(resolved, identity=identity, may_differ=may_differ)
         if info is None:
-            self._refuse_foreign()
             info = RunInfo(name=resolved.config.run.name, identity=identity, seed=resolved.seed, created=_now())
             storage.write_text(self.config_uri, config_text)
             storage.write_json(self.info_uri, info.model_dump())  # last: from here on the directory is taken
-        elif info.identity != identity:
-            raise errors.RunDirectoryError(self._other_run(info, resolved, identity=identity, may_differ=may_differ))
         elif self._config_text() != config_text:
             storage.write_text(self.config_uri, config_text)
+        return info
+
+    def check_claim(self, resolved: ResolvedRun, *, identity: str, may_differ: Collection[str] = ()) -> RunInfo | None:
+        """Returns whose directory it is if `claim` would not refuse it, None while it is nobody's; writes nothing.
+
+        Raises:
+          RunDirectoryError: as `claim`.
+        """
+        info = self.info()
+        if info is None:
+            self._refuse_foreign()
+        elif info.identity != identity:
+            raise errors.RunDirectoryError(self._other_run(info, resolved, identity=identity, may_differ=may_differ))
         return info
 
     def _refuse_foreign(self) -> None:
@@ -179,7 +194,7 @@ class RunDirectory:
 
     def segment(self, end: int) -> SegmentRecord | None:
         """Returns the record of the segment that ends at `end`, or None while it is not finished."""
-        return _read(self._record_uri(f"segment-{end:08d}"), SegmentRecord)
+        return read_record(self._record_uri(f"segment-{end:08d}"), SegmentRecord)
 
     def segments(self) -> list[SegmentRecord]:
         """Returns the records of the finished segments, by their end."""
@@ -195,7 +210,7 @@ class RunDirectory:
 
     def evaluation(self, step: int) -> Evaluation | None:
         """Returns the evaluation of `step`, or None when there is none."""
-        return _read(self.evaluation_uri(step), Evaluation)
+        return read_record(self.evaluation_uri(step), Evaluation)
 
     def evaluations(self) -> list[Evaluation]:
         """Returns all evaluations, by step."""
@@ -215,7 +230,7 @@ class RunDirectory:
     def _read_all(self, prefix: str, model: type[_Record]) -> list[_Record]:
         folder = storage.path(f"{self.uri}/records")
         names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-        records = [_read(str(folder / n), model) for n in names if n.startswith(prefix) and n.endswith(".json")]
+        records = [read_record(str(folder / n), model) for n in names if n.startswith(prefix) and n.endswith(".json")]
         return [record for record in records if record is not None]
 
 
@@ -230,8 +245,12 @@ def _stage_name(record: StageRecord) -> str:
     return f"stage-{record.stage}-{record.name}" if record.name else f"stage-{record.stage}"
 
 
-def _read(uri: str, model: type[_Record]) -> _Record | None:
-    """Returns the record at `uri`, or None when there is none."""
+def read_record(uri: str, model: type[_Record]) -> _Record | None:
+    """Returns the record at `uri`, or None when there is none.
+
+    Raises:
+      IntegrityError: what lies there is not a `model`.
+    """
     try:
         return model.model_validate(storage.read_json(uri))
     except (FileNotFoundError, NotADirectoryError):

@@ -112,7 +112,7 @@ class Trainer:
         )
 
     @functools.cached_property
-    def _train_step(self) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+    def _train_step(self) -> Any:  # a jitted function, which can be traced as well
         return self.partitioner.partition(
             self._update,
             in_shardings=(self.state_shardings, self.partitioner.data_sharding),
@@ -135,6 +135,10 @@ class Trainer:
         """
         with self._timing_the_first("train_step"):
             return self._train_step(state, self.partitioner.shard_batch(batch))
+
+    def trace_train_step(self, batch: Mapping[str, jax.ShapeDtypeStruct]) -> jax.stages.Traced:
+        """Returns the training step traced for global batches of these shapes, to be looked at or compiled."""
+        return self._train_step.trace(self.abstract_state, batch)
 
     def eval_step(self, params: dict[str, Any], batch: Batch) -> Metrics:
         """Returns the metric sums of a global `batch`, without dropout."""

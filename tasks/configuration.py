@@ -17,6 +17,15 @@ def resolve_config(config: PretrainConfig, overrides: list[str]) -> ResolvedRun:
 
 
 @profiles.light_task()
+def preflight(run: ResolvedRun) -> ResolvedRun:
+    """Computes what the run will take, and refuses one that cannot work."""
+    from t5core.stages import preflight as stage
+
+    with failures.retry_what_helps():
+        return stage.preflight(run, on_pool=owner.current() is not None)
+
+
+@profiles.light_task()
 def plan_tasks(run: ResolvedRun, vocabulary: VocabularyRef) -> list[TaskRequest]:
     """Lists the tasks to materialise, one request each."""
     from t5core.stages import resolve

@@ -13,7 +13,7 @@ from flytekit import map_task, workflow
 from t5core.config import load
 from t5core.config.edges import Summary
 from t5core.config.schema import PretrainConfig
-from tasks.configuration import plan_tasks, resolve_config
+from tasks.configuration import plan_tasks, preflight, resolve_config
 from tasks.data import assemble_mixture, build_vocabulary, materialise, verify_vocabulary
 from tasks.reporting import report
 from tasks.training import initialise
@@ -33,7 +33,7 @@ def pretrain(config: PretrainConfig = DEMO, overrides: list[str] = []) -> Summar
     Returns:
         how the run ended and where its report lies
     """
-    run = resolve_config(config=config, overrides=overrides)
+    run = preflight(run=resolve_config(config=config, overrides=overrides))
     vocabulary = build_vocabulary(run=run)
     datasets = map_task(materialise)(request=plan_tasks(run=run, vocabulary=vocabulary))
     mixture = assemble_mixture(run=run, vocabulary=vocabulary, tasks=datasets)

@@ -62,7 +62,7 @@ def materialise_task(request: TaskRequest) -> DatasetRef:
     """
     run, task = request.run, task_named(request.run.config.data, request.task)
     check_task(run.config, task)
-    parts = _parts(run, task, request.vocabulary)
+    parts = task_parts(run, task, request.vocabulary)
     uri, found, reason = manifest.reuse_or_reason(run.config.run.root, task.name, parts)
     if found is not None:
         return found
@@ -144,7 +144,7 @@ def _scanned(data: DataConfig, task: TaskConfig) -> Scan:
     return scan
 
 
-def _parts(run: ResolvedRun, task: TaskConfig, vocabulary: VocabularyRef) -> dict[str, str]:
+def task_parts(run: ResolvedRun, task: TaskConfig, vocabulary: VocabularyRef) -> dict[str, str]:
     """Returns everything that decides the bytes of the dataset, by what it is; a miss names the parts that differ."""
     data = run.config.data
     parts = {

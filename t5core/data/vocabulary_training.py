@@ -43,6 +43,21 @@ def build_vocabulary(run: ResolvedRun) -> BuiltVocabulary:
       DataError: the file or the text cannot be used.
     """
     config = run.config.data.vocabulary
+    if config.kind == vocabulary.SentencePieceVocabulary.kind and config.path is None:
+        check_embedding_rows(run.config, pieces=config.size, sentinels=config.extra_ids)
+        return train_vocabulary(run.config.run.root, _own_tasks(run.config), config)
+    found = find_vocabulary(run)
+    return found if isinstance(found, BuiltVocabulary) else _copied(run, str(config.path))
+
+
+def find_vocabulary(run: ResolvedRun) -> BuiltVocabulary | str:
+    """Returns the run's vocabulary if it is there already, or why it is not; nothing is written.
+
+    Raises:
+      ConfigError: it does not fit the embedding rows of the model.
+      DataError: the file or the text cannot be used.
+    """
+    config = run.config.data.vocabulary
     if config.kind == vocabulary.ByteVocabulary.kind:
         found = vocabulary.ByteVocabulary(extra_ids=config.extra_ids)
         check_embedding_rows(run.config, pieces=found.pieces, sentinels=found.sentinels)
@@ -51,9 +66,14 @@ def build_vocabulary(run: ResolvedRun) -> BuiltVocabulary:
         )
         return BuiltVocabulary(reference, True, "bytes need no training")
     if config.path is not None:
-        return _from_file(run, config.path)
-    check_embedding_rows(run.config, pieces=config.size, sentinels=config.extra_ids)
-    return train_vocabulary(run.config.run.root, _own_tasks(run.config), config)
+        folder, unchanged = _folder_of_copy(run, config.path), f"content of {config.path} unchanged"
+        missing = f"will be taken from {config.path}"
+    else:
+        folder, parts = _folder_of_trained(run.config.run.root, _own_tasks(run.config), config)
+        unchanged, missing = f"fingerprint {folder[-16:]} unchanged", _why_not(folder, parts)
+    if _committed(folder) is None:
+        return missing
+    return BuiltVocabulary(_reference(folder, config.extra_ids), True, unchanged)
 
 
 def _own_tasks(config: PretrainConfig) -> Sequence[TaskConfig]:
@@ -66,18 +86,29 @@ def _own_tasks(config: PretrainConfig) -> Sequence[TaskConfig]:
     return config.data.tasks
 
 
-def _from_file(run: ResolvedRun, path: str) -> BuiltVocabulary:
+def _copied(run: ResolvedRun, path: str) -> BuiltVocabulary:
     """Copies the model below the root, so that the run does not depend on what becomes of `path`."""
-    config = run.config.data.vocabulary
-    model = vocabulary.read_model(path)
-    loaded = vocabulary.SentencePieceVocabulary(model, extra_ids=config.extra_ids, origin=path)
-    check_embedding_rows(run.config, pieces=loaded.pieces, sentinels=loaded.sentinels)
+    folder, loaded = _folder_of_copy(run, path), loaded_from(run, path)
+    _commit(folder, loaded.model, pieces=loaded.pieces, parts={"model": storage.digest(loaded.model)[:16]})
+    return BuiltVocabulary(_reference(folder, run.config.data.vocabulary.extra_ids), False, f"taken from {path}")
+
+
+def _folder_of_copy(run: ResolvedRun, path: str) -> str:
     name = re.sub(r"[^\w.-]", "_", os.path.basename(path).removesuffix(".model")) or "vocabulary"
-    folder = _folder(run.config.run.root, name, storage.digest(model)[:16])
-    if _committed(folder) is not None:
-        return BuiltVocabulary(_reference(folder, config.extra_ids), True, f"content of {path} unchanged")
-    _commit(folder, model, pieces=loaded.pieces, parts={"model": storage.digest(model)[:16]})
-    return BuiltVocabulary(_reference(folder, config.extra_ids), False, f"taken from {path}")
+    return _folder(run.config.run.root, name, storage.digest(loaded_from(run, path).model)[:16])
+
+
+def loaded_from(run: ResolvedRun, path: str) -> vocabulary.SentencePieceVocabulary:
+    """Returns the vocabulary in the file that the run names, once it is known to fit the model.
+
+    Raises:
+      ConfigError: it does not.
+      DataError: the file cannot be used.
+    """
+    extra_ids = run.config.data.vocabulary.extra_ids
+    loaded = vocabulary.SentencePieceVocabulary(vocabulary.read_model(path), extra_ids=extra_ids, origin=path)
+    check_embedding_rows(run.config, pieces=loaded.pieces, sentinels=loaded.sentinels)
+    return loaded
 
 
 def train_vocabulary(root: str, tasks: Sequence[TaskConfig], config: VocabularyConfig) -> BuiltVocabulary:
@@ -89,23 +120,26 @@ def train_vocabulary(root: str, tasks: Sequence[TaskConfig], config: VocabularyC
       ConfigError: the text does not give as many pieces.
       DataError: a source cannot be read or holds no text.
     """
-    sources = [TaskSource(task) for task in tasks]
+    folder, parts = _folder_of_trained(root, tasks, config)
+    if _committed(folder) is not None:
+        return BuiltVocabulary(_reference(folder, config.extra_ids), True, f"fingerprint {folder[-16:]} unchanged")
+    reason = _why_not(folder, parts)
+    model = train_model(_sentences([TaskSource(task) for task in tasks]), config)
+    _commit(folder, model, pieces=config.size, parts=parts)
+    return BuiltVocabulary(_reference(folder, config.extra_ids), False, reason)
+
+
+def _folder_of_trained(root: str, tasks: Sequence[TaskConfig], config: VocabularyConfig) -> tuple[str, dict[str, str]]:
+    """Returns where the vocabulary trained on `tasks` belongs, and what decides it."""
     parts = {
-        "data": storage.fingerprint(
-            sorted({_text_digest(task, source) for task, source in zip(tasks, sources, strict=True)})
-        ),
+        "data": storage.fingerprint(sorted({_text_digest(task, TaskSource(task)) for task in tasks})),
         "settings": storage.fingerprint(config.model_dump(include={"size", "character_coverage", "byte_fallback"})),
         "code": fingerprints.code_fingerprint(
             __name__, "t5core.data.sources", "t5core.data.files", "t5core.data.corpus"
         ),
         "libraries": fingerprints.library_versions("sentencepiece"),
     }
-    folder = _folder(root, f"sentencepiece-{config.size}", storage.fingerprint(parts))
-    if _committed(folder) is not None:
-        return BuiltVocabulary(_reference(folder, config.extra_ids), True, f"fingerprint {folder[-16:]} unchanged")
-    reason = _why_not(folder, parts)
-    _commit(folder, _trained(sources, config), pieces=config.size, parts=parts)
-    return BuiltVocabulary(_reference(folder, config.extra_ids), False, reason)
+    return _folder(root, f"sentencepiece-{config.size}", storage.fingerprint(parts)), parts
 
 
 def _text_digest(task: TaskConfig, source: TaskSource) -> str:
@@ -114,17 +148,28 @@ def _text_digest(task: TaskConfig, source: TaskSource) -> str:
     return storage.fingerprint([source.digest(), list(source.columns), held_out])
 
 
-def _trained(sources: Sequence[TaskSource], config: VocabularyConfig) -> bytes:
+def train_model(sentences: Iterator[str], config: VocabularyConfig, *, fewer: bool = False) -> bytes:
+    """Returns a SentencePiece model trained on `sentences`.
+
+    Args:
+      sentences: of at most _MAX_SENTENCE_CHARACTERS.
+      config: its size and coverage count.
+      fewer: gives fewer pieces where the text has no more, as a sample may.
+
+    Raises:
+      ConfigError: the text does not give as many pieces.
+    """
     import sentencepiece
 
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_sentences(sources),
+            sentence_iterator=sentences,
             model_writer=model,
             vocab_size=config.size,
             character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback,
+            hard_vocab_limit=not fewer,
             pad_id=vocabulary.PAD_ID,
             eos_id=vocabulary.EOS_ID,
             unk_id=vocabulary.UNK_ID,
@@ -160,10 +205,11 @@ def _sentences(sources: Sequence[TaskSource]) -> Iterator[str]:
             if stride > 1 and key_hash(f"vocabulary {document.key}") % stride:
                 continue
             for text in document.columns.values():
-                yield from _cut(text)
+                yield from cut(text)
 
 
-def _cut(text: str) -> Iterator[str]:
+def cut(text: str) -> Iterator[str]:
+    """Yields the lines of a text as sentences to train on, in pieces that SentencePiece does not leave out."""
     for line in text.split("\n"):
         stripped = line.strip()
         for begin in range(0, len(stripped), _MAX_SENTENCE_CHARACTERS):

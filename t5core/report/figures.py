@@ -45,6 +45,15 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+def size(amount: float) -> str:
+    """Returns `amount` bytes in the largest unit that leaves a whole digit, units being powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 999.5:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:,.3g} TB"
+
+
 def change(before: float, after: float) -> str:
     """Returns how far `after` lies from `before` in percent, '' where that means nothing."""
     if not before or not math.isfinite(before) or not math.isfinite(after):

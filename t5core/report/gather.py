@@ -21,7 +21,7 @@ from t5core.metrics import writer
 from t5core.rundir import RunDirectory, RunInfo, StageRecord
 
 LOSS = "loss_per_nonpadding_target_token"
-STAGE_ORDER = ("resolve", "vocabulary", "materialise", "assemble", "verify", "initialise")
+STAGE_ORDER = ("resolve", "preflight", "vocabulary", "materialise", "assemble", "verify", "initialise")
 EXAMPLES_KEPT = 8
 
 

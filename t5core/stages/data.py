@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from t5core import configured_actions, progress, storage
 from t5core.config.edges import DatasetRef, ResolvedRun, RunInputs, TaskRequest, VocabularyRef
 from t5core.rundir import RunDirectory, StageRecord
-from t5core.stages import failure
+from t5core.stages import failure, preflight
 
 Record = Callable[..., None]
 
@@ -95,4 +95,6 @@ def verify_vocabulary(
         )
         record(reused=False, reason=reason, fingerprint=vocabulary.fingerprint, uri=vocabulary.uri)
     worker.stop()  # its gigabyte of memory is the trainer's now
-    return RunInputs(run=run, vocabulary=vocabulary, tasks=list(tasks), mixture=mixture)
+    inputs = RunInputs(run=run, vocabulary=vocabulary, tasks=list(tasks), mixture=mixture)
+    preflight.look_again(inputs)
+    return inputs

@@ -12,6 +12,8 @@ from t5core.config.schema import PretrainConfig
 from t5core.rundir import RunDirectory, StageRecord
 from t5core.stages import holding
 
+_MAY_DIFFER = [".".join(path) for path in load.FREE_SETTINGS]
+
 
 def resolve_run(config: PretrainConfig, overrides: Sequence[str], *, owner: str | None = None) -> ResolvedRun:
     """Returns the run that `config` with `overrides` describes, its directory claimed and `config.yaml` written.
@@ -26,8 +28,7 @@ def resolve_run(config: PretrainConfig, overrides: Sequence[str], *, owner: str 
       RunDirectoryError: the directory is another run's, is in use, or cannot be written.
     """
     began = time.monotonic()
-    run = _with_stored_seed(load.resolve(load.override_config(config, overrides)), drawn=config.run.seed is None)
-    check(run.config)
+    run = settle(config, overrides)
     directory = RunDirectory(run.uri)
     info = directory.info()
     _announce(run, overrides)
@@ -36,7 +37,7 @@ def resolve_run(config: PretrainConfig, overrides: Sequence[str], *, owner: str 
         run,
         identity=run.fingerprint,
         config_text=yaml_text.dump(run.config.model_dump(mode="json")),
-        may_differ=[".".join(path) for path in load.FREE_SETTINGS],
+        may_differ=_MAY_DIFFER,
     )
     directory.write_stage(
         StageRecord(
@@ -48,6 +49,19 @@ def resolve_run(config: PretrainConfig, overrides: Sequence[str], *, owner: str 
             uri=directory.config_uri,
         )
     )
+    return run
+
+
+def settle(config: PretrainConfig, overrides: Sequence[str]) -> ResolvedRun:
+    """Returns the run that `config` with `overrides` describes, checked; nothing is claimed or written.
+
+    Raises:
+      ConfigError: a setting that cannot work.
+      RunDirectoryError: the directory is another run's.
+    """
+    run = _with_stored_seed(load.resolve(load.override_config(config, overrides)), drawn=config.run.seed is None)
+    check(run.config)
+    RunDirectory(run.uri).check_claim(run, identity=run.fingerprint, may_differ=_MAY_DIFFER)
     return run
 
 
