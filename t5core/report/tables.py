@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from t5core.config import edges
@@ -166,6 +166,11 @@ def packing_of(manifest: Manifest) -> str:
 def splits_of(record: RunRecord, stage: str) -> Table:
     """Returns the table of every split of the datasets that `stage` made, as far as their manifests are there."""
     manifests = [dataset.manifest for dataset in record.datasets if dataset.stage.stage == stage and dataset.manifest]
+    return splits_in(manifests, caption="Tasks, tokenised" if stage == "materialise" else "Mixture")
+
+
+def splits_in(manifests: Sequence[Manifest], *, caption: str) -> Table:
+    """Returns the table of every split that `manifests` describe."""
     found = [(manifest.name, *split) for manifest in manifests for split in manifest.splits.items()]
     features = _features(split.tokens for _, _, split in found)
     rows = tuple(
@@ -183,7 +188,7 @@ def splits_of(record: RunRecord, stage: str) -> Table:
     )
     tokens = (f"tokens of {name}" for name in features)
     columns = ("dataset", "split", "rows", "passes", *tokens, "truncated", "dropped", "unknown")
-    return Table(caption="Tasks, tokenised" if stage == "materialise" else "Mixture", columns=columns, rows=rows)
+    return Table(caption=caption, columns=columns, rows=rows)
 
 
 def _counts(counts: Mapping[str, int]) -> str:
