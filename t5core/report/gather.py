@@ -18,6 +18,8 @@ from t5core import errors, storage
 from t5core.config import edges, yaml_text
 from t5core.data import manifest
 from t5core.metrics import writer
+from t5core.preflight import record as preflight_record
+from t5core.preflight.record import Preflight
 from t5core.rundir import RunDirectory, RunInfo, StageRecord
 
 LOSS = "loss_per_nonpadding_target_token"
@@ -65,7 +67,7 @@ class RunRecord:
     """Everything a run directory says.
 
     `config_text`, `identity` (run.json) and `summary` are None while they do not exist. Evaluations without any metric
-    are steps at which none was due, and are left out.
+    are steps at which none was due, and are left out. `checkpoint_bytes` is the size of the newest checkpoint.
     """
 
     uri: str
@@ -80,6 +82,8 @@ class RunRecord:
     series: tuple[Series, ...]
     predictions: tuple[Predictions, ...]
     datasets: tuple[Dataset, ...]
+    preflight: Preflight | None = None
+    checkpoint_bytes: int | None = None
 
     @property
     def name(self) -> str:
@@ -143,6 +147,7 @@ def gather(run_uri: str) -> RunRecord:
         raise errors.RunDirectoryError(f"there is no run directory at {uri}; check run.root and run.name")
     config_text = _text_or_none(directory.config_uri)
     stages = tuple(sorted(directory.stages(), key=_stage_order))
+    segments = tuple(directory.segments())
     return RunRecord(
         uri=uri,
         config_text=config_text,
@@ -150,13 +155,22 @@ def gather(run_uri: str) -> RunRecord:
         identity=directory.info(),
         summary=_json_or_none(directory.summary_uri),
         stages=stages,
-        segments=tuple(directory.segments()),
+        segments=segments,
         evaluations=tuple(evaluation for evaluation in directory.evaluations() if evaluation.metrics),
         cursors=tuple(directory.cursors()),
         series=tuple(_all_series(uri)),
         predictions=tuple(_all_predictions(uri)),
         datasets=tuple(_dataset(stage) for stage in stages if stage.stage in ("materialise", "assemble")),
+        preflight=preflight_record.read(uri),
+        checkpoint_bytes=_bytes_in(segments[-1].checkpoint.uri) if segments else None,
     )
+
+
+def _bytes_in(folder: str) -> int | None:
+    """Returns the bytes of all files below `folder`, None when it is gone or lies on an object store."""
+    if storage.is_remote(folder) or not storage.path(folder).is_dir():
+        return None
+    return sum(file.stat().length for file in storage.path(folder).rglob("*") if not file.is_dir())
 
 
 def _text_or_none(uri: str) -> str | None:

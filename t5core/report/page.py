@@ -9,7 +9,7 @@ from typing import Any
 
 from t5core import storage
 from t5core.metrics import json_numbers
-from t5core.report import charts, figures, lineage, summary, tables
+from t5core.report import charts, figures, lineage, predictions, summary, tables
 from t5core.report.gather import Predictions, RunRecord, gather
 from t5core.rundir import RunDirectory
 
@@ -81,6 +81,7 @@ def _context(record: RunRecord) -> dict[str, Any]:
             for dataset in record.datasets
             if dataset.manifest and dataset.manifest.tasks
         ],
+        "preflight": predictions.preflight_of(record),
         "splits": [tables.splits_of(record, stage) for stage in ("materialise", "assemble")],
         "lost_datasets": [dataset.stage for dataset in record.datasets if dataset.manifest is None],
         "versions": tables.versions_of(account["versions"]),

@@ -149,6 +149,7 @@ def account(record: RunRecord, last: edges.CheckpointRef | None) -> dict[str, An
         "dataset": _reference(record.stages_of("assemble")),
         "tasks": {stage.name: _reference([stage]) for stage in record.stages_of("materialise")},
         "vocabulary": _reference(record.stages_of("vocabulary")),
+        "preflight": record.preflight.model_dump(mode="json") if record.preflight else None,
         "stages": [
             {
                 "stage": stage.stage,

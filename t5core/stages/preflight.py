@@ -26,6 +26,9 @@ def preflight(run: ResolvedRun, *, on_pool: bool) -> ResolvedRun:
     with failure.recorded(run.uri, where="preflight"):
         devices = pools.POOLS[run.config.cluster.pool] if on_pool else pools.this_machine()
         found = examine.examine(run, devices=devices)
+        before = record.read(run.uri)
+        if before is not None and found.estimated is None:  # what was expected of the data that are there by now
+            found = found.model_copy(update={"estimated": before.estimated})
         record.write(run.uri, found)
         told = lines.headline(found)
         progress.say(f"preflight: done in {time.monotonic() - began:.1f} s ({told})")
