@@ -86,7 +86,7 @@ def _of_heads(task: TaskConfig, names: Sequence[str]) -> Sample:
     density = sum(map(_rows_in_head, opened)) / max(1, sum(min(size_of(name), _HEAD_BYTES) for name in opened))
     held_out = 0.0 if task.validation_files else task.validation_fraction
     total = round(density * sum(map(size_of, names)) * (1 - held_out))
-    return Sample(documents=documents, total=max(total, len(documents)), is_counted=False)
+    return Sample(documents=documents[:total], total=total, is_counted=False)
 
 
 def _head(name: str, *, columns: Sequence[str], characters: int) -> Iterable[Mapping[str, str]]:

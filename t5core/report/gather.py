@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import pathlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -168,9 +170,9 @@ def gather(run_uri: str) -> RunRecord:
 
 def _bytes_in(folder: str) -> int | None:
     """Returns the bytes of all files below `folder`, None when it is gone or lies on an object store."""
-    if storage.is_remote(folder) or not storage.path(folder).is_dir():
+    if storage.is_remote(folder) or not os.path.isdir(folder):
         return None
-    return sum(file.stat().length for file in storage.path(folder).rglob("*") if not file.is_dir())
+    return sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*") if file.is_file())
 
 
 def _text_or_none(uri: str) -> str | None:
