@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from t5core import command_line, errors, progress
 from t5core.config import load, yaml_text
+from t5core.config.schema import PretrainConfig
 
 _EPILOG = "Nothing is written, apart from compiled programs that the run will find again."
 
@@ -18,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
       RunDirectoryError: the directory is another run's.
     """
     given = _parser().parse_args(arguments)
-    config = load.load(given.config, _as_list(given.overrides))
+    config = load.load(given.config, PretrainConfig, _as_list(given.overrides))
 
     from t5core.preflight import examine, lines, pools  # JAX, once the settings are known to be right
     from t5core.report import plain

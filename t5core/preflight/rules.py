@@ -113,8 +113,8 @@ def setting_warnings(config: PretrainConfig, *, sentinels: int) -> Iterator[str]
             wanted = round(hidden / task.mean_noise_span_length)
             if spans == sentinels < wanted:
                 yield (
-                    f"task {task.name!r}: a row of inputs={sides['inputs']} would have {wanted} spans and there are "
-                    f"{sentinels} sentinels, so spans grow to {hidden / spans:.1f} tokens; raise "
+                    f"task {task.name!r}: a row of inputs={sides['inputs']} would have {wanted} spans, but there is a "
+                    f"sentinel for {sentinels} only, so spans grow to {hidden / spans:.1f} tokens; raise "
                     f"data.vocabulary.extra_ids"
                 )
 

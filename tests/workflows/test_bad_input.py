@@ -57,7 +57,7 @@ def test_an_empty_text_is_named(finished, tmp_path):
     assert done.code == 1
     assert "empty.txt" in done.error
     summary = command_line.summary(finished.root, "empty")
-    assert (summary["status"], summary["failure"]["where"]) == ("failed", "vocabulary")
+    assert (summary["status"], summary["failure"]["where"]) == ("failed", "preflight")
     assert summary["failure"]["why"] in done.error
     assert "empty.txt" in (finished.root / "empty" / "report.html").read_text()
 

@@ -6,6 +6,7 @@ import pathlib
 
 from t5core.config import load
 from t5core.config.edges import ResolvedRun
+from t5core.config.schema import PretrainConfig
 from t5core.preflight import pools
 from t5core.preflight.record import Devices
 from tests.t5core import tiny
@@ -56,4 +57,4 @@ def settings(folder: pathlib.Path) -> dict:
 def run_in(folder: pathlib.Path, *overrides: str) -> ResolvedRun:
     """Returns the run on the text in `folder`, with overrides."""
     changed = load.with_overrides(settings(folder), overrides)
-    return load.resolve(load.validate(changed, origin="test"))
+    return load.resolve(PretrainConfig.model_validate(changed))
