@@ -111,7 +111,9 @@ WARNINGS = {
         "back 10: the best state will be gone; keep 3"
     ),
     "train.eval_period=15": "train.eval_period=15 is no multiple of train.checkpoint_period=10",
-    "data.vocabulary.extra_ids=1": "a row of inputs=48 would have 3 spans, but there is a sentinel for 1 only, so spans grow to 8.0 tokens",
+    "data.vocabulary.extra_ids=1": (
+        "would have 3 spans, but there is a sentinel for 1 only, so spans grow to 8.0 tokens"
+    ),
 }
 
 
