@@ -13,7 +13,7 @@ from t5core.data import manifest, spelling, store, unpacking
 from t5core.data.manifest import Manifest
 from t5core.data.unpacking import StoredExample
 from t5core.data.vocabulary_lookup import AnyVocabulary
-from t5core.report import plain, tables
+from t5core.report import figures, plain, tables
 from t5core.report.tables import Table
 from t5core.rundir import RunDirectory
 
@@ -121,7 +121,6 @@ def row_lines(uri: str, selection: Selection, vocabulary: AnyVocabulary) -> Iter
             f"--start {selection.start} is outside the {record.rows:,} rows of split {selection.split!r}; "
             f"give 0 to {max(0, record.rows - 1)}"
         )
-    lengths = {name: spec.length for name, spec in record.features.items() if name.endswith(("tokens", "puts", "gets"))}
     examples = unpacking.read_examples(
         uri, split=selection.split, start=selection.start, stop=selection.start + selection.rows
     )
@@ -129,17 +128,16 @@ def row_lines(uri: str, selection: Selection, vocabulary: AnyVocabulary) -> Iter
     for row, inside in itertools.groupby(examples, key=lambda example: example.row):
         packed = list(inside)
         yield ""
-        yield _head(row, packed, lengths)
+        yield _head(row, packed)
         for example in packed:
             yield from _side_by_side(example, vocabulary, width=width)
             yield from _ids(example, width=width) if selection.with_ids else ()
 
 
-def _head(row: int, examples: list[StoredExample], lengths: dict[str, int]) -> str:
-    count = f"{len(examples)} example{'s' if len(examples) != 1 else ''}"
+def _head(row: int, examples: list[StoredExample]) -> str:
     inputs, targets = (sum(len(getattr(example, side)) for example in examples) for side in ("inputs", "targets"))
-    room = " and ".join(f"{length} {name}" for name, length in lengths.items())
-    return f"row {row:,}: {count}, {inputs} tokens of inputs and {targets} of targets (room for {room})"
+    count = figures.count(len(examples), "example")
+    return f"row {row:,}: {count}, {inputs} tokens of inputs and {targets} of targets"
 
 
 def _side_by_side(example: StoredExample, vocabulary: AnyVocabulary, *, width: int) -> Iterator[str]:

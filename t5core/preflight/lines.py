@@ -84,9 +84,10 @@ def _data(preflight: Preflight, data: DataFigures) -> Iterator[Line]:
 def truncation(truncated: Mapping[str, Mapping[str, float]]) -> str:
     """Returns in words which share of the training examples is cut."""
     parts = [
-        f"{100 * share:.2g} % of the {side} of {task}" for task, by in truncated.items() for side, share in by.items()
+        f"{task}: {', '.join(f'{100 * share:.2g} % of {side}' for side, share in by_side.items())}"
+        for task, by_side in truncated.items()
     ]
-    return ", ".join(parts) or "nothing"
+    return "; ".join(parts) or "nothing"
 
 
 def _shares(efficiency: Mapping[str, float]) -> str:
