@@ -16,7 +16,7 @@ from t5core.evaluation import decoded
 from t5core.models.build import build_model
 from t5core.optim.base import Optimizer
 from t5core.optim.build import build_optimizer
-from t5core.optim.schedule import learning_rate_schedule, learning_rate_warnings
+from t5core.optim.schedule import learning_rate_schedule
 from t5core.partitioning import Partitioner
 from t5core.trainer import Trainer, boxed_params
 
@@ -83,10 +83,8 @@ def converter_of(inputs: RunInputs) -> FeatureConverter:
     return converter_for(config.model.architecture().family, config.data.feature_lengths)
 
 
-def check(config: PretrainConfig) -> tuple[str, ...]:
+def check(config: PretrainConfig) -> None:
     """Builds what depends on names and numbers alone, so that a wrong one is an error before anything is computed.
-
-    Returns warnings: what works, but hardly as meant.
 
     Raises:
       ConfigError: an optimiser, an argument or a learning-rate factor that does not exist or cannot work.
@@ -95,7 +93,6 @@ def check(config: PretrainConfig) -> tuple[str, ...]:
     _optimizer(config.train.optimizer, boxed_params(model))
     learning_rate_schedule(config.train.learning_rate)
     Partitioner().check_batch_size(config.train.batch_size, num_microbatches=config.train.num_microbatches)
-    return learning_rate_warnings(config.train.learning_rate, config.train.total_steps)
 
 
 def _optimizer(config: OptimizerConfig, param_axes: Any) -> Optimizer:

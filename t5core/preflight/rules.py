@@ -6,8 +6,8 @@ import importlib.util
 from collections.abc import Iterator
 
 from t5core import errors, schedule
+from t5core.config.action_schema import ActionConfig, EarlyStoppingConfig, KeepBestConfig
 from t5core.config.schema import PretrainConfig
-from t5core.config.train_schema import ActionConfig
 from t5core.preflight import lengths
 from t5core.preflight.record import DataFigures, Devices, ModelFigures
 
@@ -122,7 +122,7 @@ def setting_warnings(config: PretrainConfig, *, sentinels: int) -> Iterator[str]
 def _lost_best(config: PretrainConfig, action: ActionConfig) -> Iterator[str]:
     """Tells when early stopping looks back further than checkpoints are kept."""
     train = config.train
-    if action.name != "early_stopping" or train.keep_checkpoints is None:
+    if not isinstance(action, EarlyStoppingConfig) or train.keep_checkpoints is None or _keeps_best(config, action):
         return
     back = action.patience * (train.eval_period or train.total_steps)
     kept = (train.keep_checkpoints - 1) * train.checkpoint_period
@@ -131,8 +131,13 @@ def _lost_best(config: PretrainConfig, action: ActionConfig) -> Iterator[str]:
         yield (
             f"early stopping on {action.task}/{action.metric} stops {back} steps after the best evaluation, and "
             f"train.keep_checkpoints={train.keep_checkpoints} reaches back {kept}: the best state will be gone; "
-            f"keep {needed}"
+            f"add the action keep_best, or keep {needed}"
         )
+
+
+def _keeps_best(config: PretrainConfig, action: EarlyStoppingConfig) -> bool:
+    keepers = [other for other in config.train.actions if isinstance(other, KeepBestConfig)]
+    return any((other.watched, other.mode) == (action.watched, action.mode) for other in keepers)
 
 
 def _evaluated_unkept(config: PretrainConfig) -> Iterator[str]:

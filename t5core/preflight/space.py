@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 
-from t5core import schedule, storage
+from t5core import keeping, schedule, storage
 from t5core.checkpoints import index, retention
-from t5core.checkpoints.retention import RetentionPolicy
 from t5core.config.train_schema import TrainConfig
 from t5core.preflight.record import CheckpointFigures
 
@@ -23,7 +22,7 @@ def checkpoint_figures(uri: str, train: TrainConfig) -> CheckpointFigures:
 
 def most_at_once(train: TrainConfig) -> int:
     """Returns the most checkpoints that lie on the disk at once: what is kept, and the one that is being written."""
-    policy = RetentionPolicy(keep=train.keep_checkpoints, checkpoint_period=train.checkpoint_period)
+    policy = keeping.policy_of(train)
     events, step, played = schedule.of(train), 0, 0
     present, most = [0], 1
     while step < train.total_steps and played < _PLAYED:
@@ -32,9 +31,10 @@ def most_at_once(train: TrainConfig) -> int:
         most = max(most, len(present))
         gone = {deletion.step for deletion in retention.steps_to_delete(present, policy=policy)}
         present = [kept for kept in present if kept not in gone]
-    if train.keep_checkpoints is None:
-        most += (train.total_steps - step) // train.checkpoint_period
-    return most
+    for_good = train.checkpoint_period if train.keep_checkpoints is None else train.keep_period
+    later = (train.total_steps - step) // for_good if for_good is not None else 0
+    # What is kept for its metric may be older than all others.
+    return most + later + sum(rule.count for rule in policy.best) + len(policy.finite)
 
 
 def free_bytes(uri: str) -> int | None:

@@ -98,8 +98,7 @@ def check(config: PretrainConfig) -> None:
 
     for task in config.data.tasks:
         check_task(config, task)
-    for warning in build.check(config):
-        progress.say(f"  warning: {warning}")
+    build.check(config)
     vocabulary = config.data.vocabulary
     if vocabulary.kind == "sentencepiece" and vocabulary.path is None:
         check_embedding_rows(config, pieces=vocabulary.size, sentinels=vocabulary.extra_ids)

@@ -108,7 +108,7 @@ WARNINGS = {
     ),
     "train.actions=[{name: early_stopping, task: text, patience: 2}]": (
         "early stopping on text/loss stops 20 steps after the best evaluation, and train.keep_checkpoints=2 reaches "
-        "back 10: the best state will be gone; keep 3"
+        "back 10: the best state will be gone; add the action keep_best, or keep 3"
     ),
     "train.eval_period=15": "train.eval_period=15 is no multiple of train.checkpoint_period=10",
     "data.vocabulary.extra_ids=1": (
