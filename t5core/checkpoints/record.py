@@ -74,11 +74,15 @@ class CheckpointRecord(StrictModel):
     provenance: Provenance
     versions: dict[str, str]
 
-    def misfit(self, wanted: Mapping[str, LeafRecord]) -> str | None:
-        """Returns how the state differs in shape from `wanted` (digests play no part), or None when it fits."""
+    def misfit(self, wanted: Mapping[str, LeafRecord], *, part: str = "") -> str | None:
+        """Returns how the state, or the leaves whose paths begin with `part`, differ in shape from `wanted`.
+
+        None: they fit. Digests play no part.
+        """
         differences = []
-        for path in sorted(self.leaves.keys() | wanted.keys()):
-            here, there = self.leaves.get(path), wanted.get(path)
+        held = {path: leaf for path, leaf in self.leaves.items() if path.startswith(part)}
+        for path in sorted(held.keys() | wanted.keys()):
+            here, there = held.get(path), wanted.get(path)
             if here is None or there is None or (here.shape, here.dtype) != (there.shape, there.dtype):
                 differences.append(f"{path} is {here or 'missing'} in it and {there or 'missing'} in this run")
         if not differences:
