@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from t5core.config.base import StrictModel
-from t5core.config.edges import CheckpointRef
+from t5core.config.edges import ParentRef
 from t5core.metrics import json_numbers
 
 FORMAT_VERSION = 1
@@ -42,10 +42,14 @@ class LeafRecord(StrictModel):
 
 
 class SchedulePosition(StrictModel):
-    """Where the run stood: `step` of `total_steps`; the next batch starts at row `step * batch_size`."""
+    """Where the run stood: a step of `total_steps`.
+
+    The next batch starts at row `(step - data_start) * batch_size`: the step `data_start` read the first one.
+    """
 
     total_steps: int
     batch_size: int
+    data_start: int = 0
 
 
 class Provenance(StrictModel):
@@ -61,7 +65,7 @@ class Provenance(StrictModel):
     vocabulary_fingerprint: str
     schedule: SchedulePosition
     action_state: json_numbers.AnyState = {}
-    parent: CheckpointRef | None = None
+    parent: ParentRef | None = None
 
 
 class CheckpointRecord(StrictModel):

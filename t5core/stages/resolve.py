@@ -63,9 +63,8 @@ def _with_stored_seed(run: ResolvedRun, *, drawn: bool) -> ResolvedRun:
 def _announce(run: ResolvedRun, overrides: Sequence[str]) -> None:
     train = run.config.train
     progress.say(f"run {run.config.run.name!r} in {run.uri} (config {run.fingerprint}, seed {run.seed})")
-    progress.say(
-        f"  {train.total_steps} steps of {train.batch_size} rows in {len(schedule.of(train).segments())} segments"
-    )
+    segments = schedule.of(train).segments(run.first_step)
+    progress.say(f"  {train.total_steps} steps of {train.batch_size} rows in {len(segments)} segments")
     for override in overrides:
         progress.say(f"  {override} (from overrides, put over the recipe)")
 
