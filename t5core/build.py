@@ -18,6 +18,7 @@ from t5core.optim.base import Optimizer
 from t5core.optim.build import build_optimizer
 from t5core.optim.schedule import learning_rate_schedule, learning_rate_warnings
 from t5core.partitioning import Partitioner
+from t5core.state import TrainState
 from t5core.trainer import Trainer, boxed_params
 
 
@@ -65,6 +66,19 @@ def converter_of(inputs: RunInputs) -> FeatureConverter:
     """Returns what turns stored rows into the model's features."""
     config = inputs.run.config
     return converter_for(config.model.architecture().family, config.data.feature_lengths)
+
+
+def abstract_state(config: PretrainConfig) -> TrainState:
+    """Returns the shapes and dtypes of the state that a run trains; nothing is computed."""
+    model = build_model(config.model, config.train.loss)
+    trainer = Trainer(
+        model=model,
+        optimizer=_optimizer(config.train.optimizer, boxed_params(model)),
+        partitioner=Partitioner(),
+        learning_rate_fn=learning_rate_schedule(config.train.learning_rate),
+        seed=0,
+    )
+    return trainer.abstract_state
 
 
 def check(config: PretrainConfig) -> tuple[str, ...]:

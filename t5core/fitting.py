@@ -69,7 +69,8 @@ def check_fit(stored: Tree, wanted: Tree, *, terms: Terms, where: str) -> None:
     extra = [path for path in there if path not in here]
     if extra and terms.strict:
         raise _misfit(where, extra, "is not in the model", terms.if_extra)
-    for path in here.keys() & there.keys():
+    # A parameter says more than the optimiser's state of it.
+    for path in sorted(here.keys() & there.keys(), key=lambda path: (not path.startswith("params/"), path)):
         _check_leaf(path, there[path], here[path], terms=terms, where=where)
 
 

@@ -145,7 +145,7 @@ def specific(path: str, *, setting: str) -> Found:
     steps = [*index.committed_steps(folder), *native_store.committed_steps(folder)]
     there = f"steps there: {', '.join(map(str, steps))}" if steps else "there are none beside it"
     raise errors.CheckpointError(
-        f"{setting}={path!r} is no checkpoint; with mode='specific' name the folder of one, such as "
+        f"{setting}={path!r} is no checkpoint; name the folder of a single one, such as "
         f"{location.parent / 'checkpoint_1000'} ({there})"
     )
 

@@ -80,6 +80,7 @@ class RunRecord:
     series: tuple[Series, ...]
     predictions: tuple[Predictions, ...]
     datasets: tuple[Dataset, ...]
+    parent: edges.ParentRef | None = None
 
     @property
     def name(self) -> str:
@@ -156,6 +157,7 @@ def gather(run_uri: str) -> RunRecord:
         series=tuple(_all_series(uri)),
         predictions=tuple(_all_predictions(uri)),
         datasets=tuple(_dataset(stage) for stage in stages if stage.stage in ("materialise", "assemble")),
+        parent=directory.parent(),
     )
 
 

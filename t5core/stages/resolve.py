@@ -74,10 +74,11 @@ def check(config: PretrainConfig) -> None:
 
     Raises:
       ConfigError: the first setting that cannot work.
+      CheckpointError: the checkpoint that the run is to start from is not there, or does not fit.
     """
     schedule.of(config.train)
     configured_actions.check(config)
-    from t5core import build
+    from t5core import build, init_from
     from t5core.data.materialise import check_task
     from t5core.data.vocabulary_verification import check_embedding_rows
 
@@ -85,6 +86,7 @@ def check(config: PretrainConfig) -> None:
         check_task(config, task)
     for warning in build.check(config):
         progress.say(f"  warning: {warning}")
+    init_from.check(config, f"{config.run.root}/{config.run.name}")
     vocabulary = config.data.vocabulary
     if vocabulary.kind == "sentencepiece" and vocabulary.path is None:
         check_embedding_rows(config, pieces=vocabulary.size, sentinels=vocabulary.extra_ids)
