@@ -103,6 +103,7 @@ def _optimizer(config: OptimizerConfig, param_axes: Any) -> Optimizer:
 
 
 def use_compilation_cache(config: PretrainConfig) -> None:
-    """Keeps compiled programs under the run's root, so that the next segment starts at once with the same bits."""
-    jax.config.update("jax_compilation_cache_dir", f"{config.run.root}/compilation-cache")
+    """Keeps compiled programs where the next segment finds them, which starts at once then, with the same bits."""
+    place = config.cluster.compilation_cache or f"{config.run.root}/compilation-cache"
+    jax.config.update("jax_compilation_cache_dir", place)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

@@ -16,7 +16,7 @@ import pydantic
 from t5core import errors, storage
 from t5core.config import base, yaml_text
 from t5core.config.edges import ResolvedRun
-from t5core.config.schema import PretrainConfig
+from t5core.config.schema import ClusterConfig, PretrainConfig
 
 Config = TypeVar("Config", bound=base.StrictModel)
 
@@ -140,8 +140,13 @@ def resolve(config: PretrainConfig) -> ResolvedRun:
     if run.init_from is not None:
         place = {"checkpoint": _absolute(run.init_from.checkpoint)}
         run = run.model_copy(update={"init_from": run.init_from.model_copy(update=place)})
-    resolved = config.model_copy(update={"run": run})
+    resolved = config.model_copy(update={"run": run, "cluster": _with_absolute_cache(config.cluster)})
     return ResolvedRun(uri=f"{run.root}/{run.name}", config=resolved, fingerprint=identity(resolved))
+
+
+def _with_absolute_cache(cluster: ClusterConfig) -> ClusterConfig:
+    place = cluster.compilation_cache
+    return cluster if place is None else cluster.model_copy(update={"compilation_cache": _absolute(place)})
 
 
 def _absolute(uri: str) -> str:

@@ -111,6 +111,9 @@ class ClusterConfig(StrictModel):
     """Where the heavy tasks run; a local run takes the devices of this machine."""
 
     pool: Literal["cpu", "gpu_1", "tpu_v5e_8", "tpu_v6e_8"] = Field(default="cpu", description="node pool of training")
+    compilation_cache: str | None = Field(
+        default=None, description="folder or gs:// prefix for compiled programs; None: under run.root"
+    )
 
 
 class PretrainConfig(StrictModel):
