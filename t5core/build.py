@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from t5core import storage
 from t5core.config.edges import RunInputs
 from t5core.config.schema import PretrainConfig
 from t5core.config.train_schema import OptimizerConfig
@@ -105,5 +106,5 @@ def _optimizer(config: OptimizerConfig, param_axes: Any) -> Optimizer:
 def use_compilation_cache(config: PretrainConfig) -> None:
     """Keeps compiled programs where the next segment finds them, which starts at once then, with the same bits."""
     place = config.cluster.compilation_cache or f"{config.run.root}/compilation-cache"
-    jax.config.update("jax_compilation_cache_dir", place)
+    jax.config.update("jax_compilation_cache_dir", str(storage.path(place)))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

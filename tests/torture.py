@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import os
 import pathlib
 import random
@@ -26,11 +27,19 @@ from t5core.rundir import RunDirectory
 from tests.workflows import command_line
 
 _LONGEST_LIFE_SECONDS = 300.0
+_NEEDED = (
+    "flytekit.clis.sdk_in_container.pyflyte",
+    "orbax.checkpoint",
+    "t5core.evaluation.checkpoint",
+    "t5core.report.page",
+    "t5core.training",
+    "workflows.pretrain",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A run that was killed `killed_after` seconds from its start with `step` as its last commit (None: there was none).
+    """A run that was killed `killed_after` seconds from its start; `step` was its last commit, None before the first.
 
     `digest` is what it came to after it was resumed, '' when it did not get there.
     """
@@ -83,13 +92,8 @@ def torture(folder: pathlib.Path, *, kills: int, seed: int) -> int:
 
 def _import_everything() -> None:
     """Imports what a life needs; no backend of JAX is made and no thread is started, so forks are safe."""
-    import flytekit.clis.sdk_in_container.pyflyte
-    import orbax.checkpoint
-
-    import t5core.evaluation.checkpoint
-    import t5core.report.page
-    import t5core.training
-    import workflows.pretrain  # noqa: F401
+    for name in _NEEDED:
+        importlib.import_module(name)
 
 
 def _killed_and_resumed(config: pathlib.Path, name: str, folder: pathlib.Path, *, after: float) -> Outcome | None:
@@ -174,7 +178,8 @@ def _log(folder: pathlib.Path, name: str) -> pathlib.Path:
 def _row(number: int, outcome: Outcome, expected: str) -> str:
     step = "none" if outcome.step is None else str(outcome.step)
     verdict = "the same" if outcome.digest == expected else "DIFFERENT"
-    return f"{number:>4}  {outcome.killed_after:>10.2f} s  {step:>11}  {outcome.seconds:>8.1f} s  {outcome.digest[:16]} {verdict}"
+    times = f"{outcome.killed_after:>10.2f} s  {step:>11}  {outcome.seconds:>8.1f} s"
+    return f"{number:>4}  {times}  {outcome.digest[:16]} {verdict}"
 
 
 def _say(line: str) -> None:
