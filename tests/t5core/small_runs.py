@@ -7,8 +7,10 @@ import functools
 from unittest import mock
 
 import jax
+import numpy as np
+import pytest
 
-from t5core import build, schedule
+from t5core import build, schedule, training
 from t5core.checkpoints import index
 from t5core.config import load, yaml_text
 from t5core.config.edges import ResolvedRun, RunInputs
@@ -17,6 +19,7 @@ from t5core.data.mixture import assemble_mixture
 from t5core.data.vocabulary import ByteVocabulary
 from t5core.rundir import RunDirectory
 from t5core.stages import holding, initialise, segment
+from t5core.trainer import Trainer
 from tests.t5core import tiny
 from tests.t5core.data import making
 
@@ -80,15 +83,15 @@ def config(root, *, run=None, model=None, data=None, **train):
 
 
 @functools.cache
-def _dataset(root):
-    return making.task_dataset(root, "a", making.examples(30, seed=0), parts={"d": "a"})
+def _dataset(root, examples):
+    return making.task_dataset(root, "a", making.examples(examples), parts={"d": f"a{examples}"})
 
 
-def inputs(config, vocabulary=VOCABULARY):
-    """Returns a claimed run on a dataset that is written directly, once for each root."""
+def inputs(config, vocabulary=VOCABULARY, *, examples=30):
+    """Returns a claimed run on a dataset that is written directly; the target of example i begins with i + 2."""
     run = load.resolve(config)
     RunDirectory(run.uri).claim(run, identity=run.fingerprint, config_text=yaml_text.dump(run.config.model_dump()))
-    task = _dataset(run.config.run.root)
+    task = _dataset(run.config.run.root, examples)
     mixture = assemble_mixture(run, vocabulary=VOCABULARY, tasks=[task])
     return RunInputs(run=run, vocabulary=vocabulary, tasks=[task], mixture=mixture)
 
@@ -109,6 +112,37 @@ def train(inputs):
     finally:
         holding.release(inputs.run.uri)
     return cursor.checkpoint.digest
+
+
+class KilledError(BaseException):
+    """What no code of a run may catch."""
+
+
+def interrupt(inputs, *, at):
+    """Trains until the batch of step `at` is asked for, and no further."""
+
+    class Reader(training.BatchReader):
+        def batch(self, step, **options):
+            if step == at:
+                raise KilledError
+            return super().batch(step, **options)
+
+    with mock.patch.object(training, "BatchReader", Reader), pytest.raises(KilledError):
+        train(inputs)
+
+
+def batches(inputs):
+    """Trains a run to its end; returns the targets that each step was trained on, of this call."""
+    seen = {}
+
+    def noting(trainer, state, batch):
+        seen[int(state.step)] = np.array(batch["decoder_target_tokens"])
+        return train_step(trainer, state, batch)
+
+    train_step = Trainer.train_step
+    with mock.patch.object(Trainer, "train_step", noting):
+        train(inputs)
+    return seen
 
 
 def record(run: ResolvedRun, step):
