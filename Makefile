@@ -7,7 +7,7 @@ UV_VERSION := 0.13.9
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export FLYTE_SDK_LOGGING_LEVEL ?= 40
 
-.PHONY: help pretrain check test lint types contracts tests format constraints clean
+.PHONY: help pretrain check test lint types contracts tests torture format constraints clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ contracts: .venv/.installed ## who may import whom
 
 tests: .venv/.installed ## all tests
 	$(BIN)/python -m pytest $(ARGS)
+
+torture: .venv/.installed ## kill a small run 50 times at random moments and compare how each ends
+	@$(BIN)/python -m tests.torture $(ARGS)
 
 format: .venv/.installed ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from t5core import storage
 from t5core.config.edges import RunInputs
 from t5core.config.schema import PretrainConfig
 from t5core.config.train_schema import OptimizerConfig
@@ -18,6 +19,7 @@ from t5core.optim.base import Optimizer
 from t5core.optim.build import build_optimizer
 from t5core.optim.schedule import learning_rate_schedule
 from t5core.partitioning import Partitioner
+from t5core.state import TrainState
 from t5core.trainer import Trainer, boxed_params
 
 
@@ -83,6 +85,19 @@ def converter_of(inputs: RunInputs) -> FeatureConverter:
     return converter_for(config.model.architecture().family, config.data.feature_lengths)
 
 
+def abstract_state(config: PretrainConfig) -> TrainState:
+    """Returns the shapes and dtypes of the state that a run trains; nothing is computed."""
+    model = build_model(config.model, config.train.loss)
+    trainer = Trainer(
+        model=model,
+        optimizer=_optimizer(config.train.optimizer, boxed_params(model)),
+        partitioner=Partitioner(),
+        learning_rate_fn=learning_rate_schedule(config.train.learning_rate),
+        seed=0,
+    )
+    return trainer.abstract_state
+
+
 def check(config: PretrainConfig) -> None:
     """Builds what depends on names and numbers alone, so that a wrong one is an error before anything is computed.
 
@@ -102,6 +117,7 @@ def _optimizer(config: OptimizerConfig, param_axes: Any) -> Optimizer:
 
 
 def use_compilation_cache(config: PretrainConfig) -> None:
-    """Keeps compiled programs under the run's root, so that the next segment starts at once with the same bits."""
-    jax.config.update("jax_compilation_cache_dir", f"{config.run.root}/compilation-cache")
+    """Keeps compiled programs where the next segment finds them, which starts at once then, with the same bits."""
+    place = config.cluster.compilation_cache or f"{config.run.root}/compilation-cache"
+    jax.config.update("jax_compilation_cache_dir", str(storage.path(place)))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

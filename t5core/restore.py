@@ -9,15 +9,17 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from t5core import errors, storage, trees
+from t5core import errors, fitting, run_record, storage, trees
 from t5core.checkpoint_config import RestoreCheckpointConfig
-from t5core.checkpoints import index, native_store
+from t5core.checkpoints import index, native_store, t5x_native
 from t5core.checkpoints.native_store import NativeCheckpointStore
 from t5core.checkpoints.record import CheckpointRecord
 from t5core.checkpoints.store import CheckpointStore
 from t5core.checkpoints.t5x_tree import from_t5x, to_t5x
+from t5core.config.edges import ParentRef
+from t5core.fitting import ANY_DTYPE, Terms
+from t5core.rundir import RunDirectory
 from t5core.state import TrainState
 
 ORBAX_FOLDER = "checkpoints"
@@ -33,6 +35,21 @@ class Found:
     folder: str
     step: int
     is_own: bool
+
+    @property
+    def uri(self) -> str:
+        """The checkpoint's own folder."""
+        return f"{self.folder}/{self.step if self.kind == 'orbax' else f'checkpoint_{self.step}'}"
+
+    @property
+    def where(self) -> str:
+        """The checkpoint in the words of messages."""
+        return f"checkpoint {self.step} in {self.folder}"
+
+    @property
+    def run_uri(self) -> str:
+        """The directory of the run that the checkpoint is of, if it lies where runs put theirs."""
+        return self.folder.removesuffix(f"/{ORBAX_FOLDER}") if self.kind == "orbax" else self.folder
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +72,11 @@ class Start:
         """The step of the state."""
         return int(self.state.step)
 
+    @property
+    def data_start(self) -> int:
+        """The step that read the first batch of the data that the state was trained on."""
+        return self.record.provenance.schedule.data_start if self.record else 0
+
 
 def find(model_dir: str, restore: RestoreCheckpointConfig | None) -> Found | None:
     """Returns the checkpoint that a run starts from: the last of `model_dir`, else what `restore` names, else None.
@@ -70,7 +92,7 @@ def find(model_dir: str, restore: RestoreCheckpointConfig | None) -> Found | Non
     if restore is None or not restore.path:
         return None
     assert isinstance(restore.path, str), "preparation refuses several paths"
-    return _specific(restore.path) if restore.mode == "specific" else _promised(restore.path)
+    return specific(restore.path, setting="restore.path") if restore.mode == "specific" else _promised(restore.path)
 
 
 def _latest(folder: str) -> Found | None:
@@ -103,7 +125,12 @@ def _promised(path: str) -> Found:
     return found
 
 
-def _specific(path: str) -> Found:
+def specific(path: str, *, setting: str) -> Found:
+    """Returns the checkpoint whose own folder is `path`; looks at names only.
+
+    Raises:
+      CheckpointError: it is none; the message calls `path` the value of `setting`.
+    """
     location = storage.path(path.rstrip("/"))
     folder = str(location.parent)
     if location.name.isdecimal() and int(location.name) in index.committed_steps(folder):
@@ -113,11 +140,26 @@ def _specific(path: str) -> Found:
         return Found(kind="native", folder=folder, step=int(number), is_own=False)
     if location.with_name(f"{location.name}.index").exists():
         raise errors.CheckpointError(
-            f"restore.path={path!r} is a TensorFlow checkpoint; convert it with T5X to its native format first"
+            f"{setting}={path!r} is a TensorFlow checkpoint; convert it with T5X to its native format first"
         )
+    steps = [*index.committed_steps(folder), *native_store.committed_steps(folder)]
+    there = f"steps there: {', '.join(map(str, steps))}" if steps else "there are none beside it"
     raise errors.CheckpointError(
-        f"restore.path={path!r} is no checkpoint; with mode='specific' name the folder of one, such as "
-        f"{location.parent / 'checkpoint_1000'}"
+        f"{setting}={path!r} is no checkpoint; name the folder of a single one, such as "
+        f"{location.parent / 'checkpoint_1000'} ({there})"
+    )
+
+
+def parent_of(found: Found, record: CheckpointRecord | None) -> ParentRef:
+    """Returns how the records of a run name the checkpoint of another run that it was started from."""
+    info = RunDirectory(found.run_uri).info()
+    trained = run_record.load(found.run_uri) if info is None else None
+    return ParentRef(
+        uri=found.uri,
+        step=found.step,
+        digest=record.digest if record else "",
+        run=info.name if info else trained.run_id if trained else "",
+        config_fingerprint=record.provenance.config_fingerprint if record else "",
     )
 
 
@@ -140,26 +182,79 @@ def start(
         state = jax.block_until_ready(initializer.from_scratch())
         return Start(state=state, record=None, found=None, seconds=time.monotonic() - began)
     wanted = initializer.abstract_state.as_tree()
-    stored, record = _read(found, wanted, checkpointer_cls)
+    stored, record = read(found, wanted, checkpointer_cls=checkpointer_cls)
     for transform in restore.transformations if restore else ():
         stored = from_t5x(transform(to_t5x(stored), to_t5x(wanted), is_resuming=found.is_own))
-    fit = _Fit(found, restore, initializer)
-    state = TrainState.from_tree(fit.tree(stored, wanted))
+    fitted = fitting.fit(
+        stored,
+        wanted,
+        terms=_terms(restore, is_own=found.is_own),
+        draw=lambda: initializer.from_scratch().as_tree(),
+        where=found.where,
+    )
+    state = TrainState.from_tree(fitted)
     seconds = time.monotonic() - began
     jax.monitoring.record_event_duration_secs("/jax/checkpoint/read/durations_sec", seconds)
     return Start(state=state, record=record, found=found, seconds=seconds)
 
 
-def _read(found: Found, wanted: Tree, checkpointer_cls: Any) -> tuple[Tree, CheckpointRecord | None]:
+def _terms(restore: RestoreCheckpointConfig | None, *, is_own: bool) -> Terms:
+    """Returns the terms that T5X's configuration sets; `strict` and what follows count for another run's only."""
+    if is_own:
+        return Terms(dtype=ANY_DTYPE)  # `save.dtype` may have been another
+    if restore is None:
+        return Terms()
+    fallback = restore.fallback_to_scratch
+    return Terms(strict=restore.strict, may_draw=lambda path: fallback, dtype=restore.dtype)
+
+
+def read(
+    found: Found, wanted: Tree, *, checkpointer_cls: Any = None, params_only: bool = False
+) -> tuple[Tree, CheckpointRecord | None]:
+    """Returns the state in the checkpoint `found`, verified, and its record; None: T5X wrote it.
+
+    Args:
+      found: from `find` or `specific`.
+      wanted: shapes with shardings; a leaf of the same name and shape is laid out like that.
+      checkpointer_cls: reads the checkpoint; None takes what its kind asks for.
+      params_only: reads {'params': ...} alone, of another run's checkpoint.
+
+    Raises:
+      CheckpointError: it cannot be read.
+    """
     # The run's own last checkpoint may be damaged; then the one before is as good. Another run's is what was asked for.
     step = None if found.is_own else found.step
     if checkpointer_cls is None and found.kind == "native":
         with NativeCheckpointStore(found.folder) as store:
             restored = store.read(step=step)
-        return restored.state, restored.record
+        return _params_of(restored.state) if params_only else restored.state, restored.record
     with (checkpointer_cls or CheckpointStore)(found.folder) as store:
-        restored = store.restore(_as_stored(found, wanted), step=step)
-    return restored.state, restored.record
+        stored = _as_stored(found, wanted)
+        if params_only and checkpointer_cls is None:
+            restored = store.restore_params(stored["params"], step=found.step)
+        else:
+            restored = store.restore(stored, step=step)
+    return _params_of(restored.state) if params_only else restored.state, restored.record
+
+
+def _params_of(state: Tree) -> Tree:
+    return {"params": state["params"]}
+
+
+def shapes(found: Found) -> tuple[Tree, CheckpointRecord | None]:
+    """Returns shapes and dtypes of the state in the checkpoint `found`, and its record, without reading arrays.
+
+    Raises:
+      CheckpointError: it cannot be read.
+    """
+    if found.kind == "native":
+        return from_t5x(t5x_native.read_t5x_shapes(found.uri)), None
+    try:
+        record = index.read_record(found.folder, found.step)
+    except errors.IntegrityError as damage:
+        raise errors.CheckpointError(f"{damage}; start from another checkpoint") from damage
+    leaves = {path: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(leaf.dtype)) for path, leaf in record.leaves.items()}
+    return {"opt_state": {}, **trees.unflatten(leaves)}, record
 
 
 def _as_stored(found: Found, wanted: Tree) -> Tree:
@@ -182,64 +277,3 @@ def _as_stored(found: Found, wanted: Tree) -> Tree:
 def _place(places: Mapping[str, Any], path: str, shape: tuple[int, ...]) -> Any:
     wanted = places.get(path)
     return wanted.sharding if wanted is not None and wanted.shape == shape else places["step"].sharding
-
-
-class _Fit:
-    """Makes a stored tree into the wanted one, or says why it is not."""
-
-    def __init__(self, found: Found, restore: RestoreCheckpointConfig | None, initializer: Any) -> None:
-        self._where = f"checkpoint {found.step} in {found.folder}"
-        self._own = found.is_own
-        self._restore = restore
-        self._initializer = initializer
-
-    def tree(self, stored: Tree, wanted: Tree) -> Tree:
-        """Returns the leaves of `stored` as `wanted` describes them."""
-        there, here = trees.flatten(stored), trees.flatten(wanted)
-        missing = [path for path in here if path not in there]
-        may_draw = self._restore is not None and self._restore.fallback_to_scratch and not self._own
-        if missing and not may_draw:
-            raise self._misfit(missing, "is missing in it", "name where it comes from in assignment_map")
-        extra = [path for path in there if path not in here]
-        is_strict = self._own or self._restore is None or self._restore.strict
-        if extra and is_strict:
-            raise self._misfit(extra, "is not in the model", "drop it in assignment_map, or set strict=False")
-        drawn = trees.flatten(self._initializer.from_scratch().as_tree()) if missing else {}
-        return trees.unflatten(
-            {p: drawn[p] if p not in there else self._leaf(p, there[p], leaf) for p, leaf in here.items()}
-        )
-
-    def _misfit(self, paths: list[str], what: str, remedy: str) -> errors.CheckpointError:
-        more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
-        return errors.CheckpointError(
-            f"{self._where} does not fit: {paths[0]} {what}{more}; use the model and optimizer it was trained with, "
-            f"or {remedy}"
-        )
-
-    def _leaf(self, path: str, stored: Any, wanted: Any) -> jax.Array:
-        if path == "step" and np.size(stored) == 1:
-            stored = np.asarray(stored).astype(np.int32).reshape(())  # T5X has written it in several ways
-        if stored.shape != wanted.shape:
-            raise errors.CheckpointError(
-                f"{self._where} does not fit: {path} is {list(stored.shape)} in it and {list(wanted.shape)} in this "
-                f"run; use the model and optimizer settings it was trained with, or another model_dir"
-            )
-        if stored.dtype != wanted.dtype:
-            stored = self._cast(path, stored, wanted)
-        if isinstance(stored, jax.Array) and stored.sharding.is_equivalent_to(wanted.sharding, stored.ndim):
-            return stored
-        if isinstance(stored, jax.Array):
-            return jax.device_put(stored, wanted.sharding)
-        return jax.make_array_from_callback(wanted.shape, wanted.sharding, lambda at: np.asarray(stored)[at])
-
-    def _cast(self, path: str, stored: Any, wanted: Any) -> Any:
-        """Casts a parameter that was saved in another dtype; the run's own may have been, by `save.dtype`."""
-        asked = self._restore.dtype if self._restore and not self._own else np.dtype(wanted.dtype).name
-        is_param = path.startswith("params/") and jnp.issubdtype(stored.dtype, jnp.floating)
-        if not is_param or asked is None or jnp.dtype(asked) != wanted.dtype:
-            raise errors.CheckpointError(
-                f"{self._where} does not fit: {path} is {np.dtype(stored.dtype).name} in it and "
-                f"{np.dtype(wanted.dtype).name} in this run; set restore.dtype={np.dtype(wanted.dtype).name!r}, which "
-                f"casts parameters"
-            )
-        return stored.astype(wanted.dtype)

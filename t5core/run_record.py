@@ -136,19 +136,19 @@ def claim(model_dir: str, *, random_seed: int | None, settings: Mapping[str, str
     return record
 
 
-def begun(model_dir: str, record: RunRecord, *, step: int, continues_data: bool, counts_from_here: bool) -> RunRecord:
+def begun(model_dir: str, record: RunRecord, *, step: int, data_start: int, counts_from_here: bool) -> RunRecord:
     """Returns the record of a run whose state is known, and stores it when that tells something new.
 
     Args:
       model_dir: of the run.
       record: of this start.
       step: of the state.
-      continues_data: whether a run that begins with this state goes on in the data at that step.
+      data_start: the step that reads the first batch, when the run begins with this state.
       counts_from_here: whether relative steps are asked for, and counted from here unless they are already.
     """
     known = record
     if known.first_step is None:
-        known = known.model_copy(update={"first_step": step, "data_start": 0 if continues_data else step})
+        known = known.model_copy(update={"first_step": step, "data_start": data_start})
     if counts_from_here and known.relative_from is None:
         known = known.model_copy(update={"relative_from": step})
     if known != record:

@@ -28,7 +28,7 @@ from t5core.checkpoint_config import CheckpointConfig
 from t5core.checkpoints.native_store import NativeCheckpointStore
 from t5core.checkpoints.record import Provenance, SchedulePosition
 from t5core.checkpoints.store import CheckpointStore
-from t5core.config.edges import CheckpointRef
+from t5core.config.edges import ParentRef
 from t5core.datasets import FeatureConverterOf
 from t5core.decision import ActionSet
 from t5core.evaluation.during_training import Evaluations
@@ -105,11 +105,12 @@ class RunStart:
         self._check_origin(start)
         is_anothers = start.found is not None and not start.found.is_own
         self._check_record(start)
+        continues_data = not is_anothers or (restore_cfg is not None and restore_cfg.restore_dataset)
         self.record = run_record.begun(
             self.model_dir,
             self.record,
             step=start.step,
-            continues_data=not is_anothers or (restore_cfg is not None and restore_cfg.restore_dataset),
+            data_start=start.data_start if continues_data else start.step,
             counts_from_here=bool(steps.relative),
         )
         target = steps.target(self.record.relative_from or 0)
@@ -218,7 +219,11 @@ class RunStart:
             config_fingerprint=storage.fingerprint(self.record.settings),
             dataset_fingerprint=self.sources.dataset_fingerprint,
             vocabulary_fingerprint=self.sources.vocabulary_fingerprint,
-            schedule=SchedulePosition(total_steps=total_steps, batch_size=self.sources.train.batch_size or 0),
+            schedule=SchedulePosition(
+                total_steps=total_steps,
+                batch_size=self.sources.train.batch_size or 0,
+                data_start=self.record.data_start,
+            ),
             parent=_parent(start),
         )
 
@@ -284,14 +289,11 @@ class RunStart:
         )
 
 
-def _parent(start: Start) -> CheckpointRef | None:
-    """Returns the checkpoint of another run that this run was started from; T5X's have no digest."""
-    found = start.found
-    if found is None or found.is_own:
+def _parent(start: Start) -> ParentRef | None:
+    """Returns the checkpoint of another run that this run was started from."""
+    if start.found is None or start.found.is_own:
         return start.record.provenance.parent if start.record is not None else None
-    name = found.step if found.kind == "orbax" else f"checkpoint_{found.step}"
-    digest = start.record.digest if start.record is not None else ""
-    return CheckpointRef(uri=f"{found.folder}/{name}", step=found.step, digest=digest)
+    return restore.parent_of(start.found, start.record)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import yaml
 
 from t5core import errors, storage
 from t5core.config.base import StrictModel
-from t5core.config.edges import Cursor, Evaluation, ResolvedRun, SegmentRecord
+from t5core.config.edges import Cursor, Evaluation, ParentRef, ResolvedRun, SegmentRecord
 from t5core.metrics import json_numbers
 
 _Record = TypeVar("_Record", bound=StrictModel)
@@ -187,6 +187,14 @@ class RunDirectory:
     def stages(self) -> list[StageRecord]:
         """Returns the records of all stages, by file name."""
         return self._read_all("stage-", StageRecord)
+
+    def write_parent(self, parent: ParentRef) -> None:
+        """Writes which checkpoint of another run this run was started from."""
+        self._write("parent", parent)
+
+    def parent(self) -> ParentRef | None:
+        """Returns the checkpoint of another run that this run was started from, or None."""
+        return read_record(self._record_uri("parent"), ParentRef)
 
     def write_segment(self, record: SegmentRecord) -> None:
         """Writes the record of the segment that ends at `record.end`."""

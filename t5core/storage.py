@@ -1,10 +1,13 @@
 """Files, local or gs://: the few operations that everything else is built from.
 
-Every write is atomic: a reader sees the old bytes or the new ones, never a part.
+Every write is atomic: a reader sees the old bytes or the new ones, never a part. A request to an object store that
+moves no byte for T5FLOW_STORAGE_STALL_SECONDS (60) is broken off and made again, as one is that the store refuses for
+the moment; without that a stalled connection would hold up a run for ever.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -19,6 +22,11 @@ from etils import epath
 
 from t5core import errors
 
+_STALL_SECONDS = int(os.environ.get("T5FLOW_STORAGE_STALL_SECONDS", "60"))
+# tensorstore reads these at its first request; it tries again by itself.
+os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", str(_STALL_SECONDS))
+os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
+
 # gcsfs remembers listings for ever, and would never see what another process writes.
 for _protocol in ("gs", "gcs"):
     fsspec.config.conf.setdefault(_protocol, {})["use_listings_cache"] = False
@@ -26,7 +34,26 @@ for _protocol in ("gs", "gcs"):
 
 def path(uri: str | os.PathLike[str]) -> epath.Path:
     """Returns `uri` as a path object; relative local paths stay relative."""
+    if is_remote(str(uri)):
+        _break_off_stalled_requests()
     return epath.Path(uri)
+
+
+@functools.cache
+def _break_off_stalled_requests() -> None:
+    """Sets what gcsfs waits for: it tries again after a stall, but neither after its own limit for a whole request."""
+    import aiohttp
+
+    patience = aiohttp.ClientTimeout(total=None, sock_connect=_STALL_SECONDS, sock_read=_STALL_SECONDS)
+    for protocol in ("gs", "gcs"):
+        fsspec.config.conf[protocol]["requests_timeout"] = patience
+
+
+def is_outage(error: BaseException) -> bool:
+    """Tells whether an object store, or the way to it, failed for now; each library says so in its own way."""
+    kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
+    known = {"gcsfs.HttpError", "aiohttp.ClientError", "requests.RequestException", "google.GoogleAPICallError"}
+    return isinstance(error, TimeoutError | ConnectionError) or bool(kinds & known)
 
 
 def is_remote(uri: str) -> bool:

@@ -103,6 +103,20 @@ class Trainer:
         """Returns the state before the first step, drawn from the seed."""
         return self._initialise(self._init_key)
 
+    def state_of(self, params: dict[str, Any], opt_state: dict[str, Any] | None, *, step: int) -> TrainState:
+        """Returns the state of `step` with these parameters; `opt_state` None: that of an optimiser which begins."""
+        begin = self.partitioner.partition(
+            self._optimizer.init,
+            in_shardings=(self.state_shardings.params,),
+            out_shardings=self.state_shardings.opt_state,
+        )
+        counter = jnp.asarray(step, jnp.int32)
+        return TrainState(
+            step=jax.device_put(counter, self.partitioner.replicated),
+            params=params,
+            opt_state=begin(params) if opt_state is None else opt_state,
+        )
+
     @functools.cached_property
     def _initialise(self) -> Callable[[Array], TrainState]:
         return self.partitioner.partition(

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from t5core import batches, build, errors, keeping, preemption, progress, schedule
+from t5core import batches, build, errors, init_from, keeping, preemption, progress, schedule
 from t5core.checkpoints import index
 from t5core.checkpoints.record import Provenance, SchedulePosition
 from t5core.checkpoints.store import CheckpointStore
-from t5core.config.edges import CheckpointRef, RunInputs
+from t5core.config.edges import CheckpointRef, ParentRef, RunInputs
 from t5core.data.reader import BatchReader
 from t5core.loop import Batches, Loop, StepMetrics
 from t5core.metrics.writer import MetricWriter
@@ -28,12 +28,22 @@ class Trained:
 
 
 def initialise(inputs: RunInputs) -> CheckpointRef:
-    """Commits the state before the first step and returns its checkpoint."""
+    """Commits the state before the first step and returns its checkpoint.
+
+    Raises:
+      CheckpointError: the checkpoint that the run is to start from cannot be read, or does not fit.
+    """
     directory = RunDirectory(inputs.run.uri)
+    settings, trainer = inputs.run.config.run.init_from, build.trainer_of(inputs)
     with _open_store(inputs, directory) as store:
-        state = build.trainer_of(inputs).initial_state()
-        store.save(0, state.as_tree(), _provenance(inputs, {}), wait=True)
-    return index.reference(directory.checkpoints_uri, 0)
+        if settings is None:
+            state, provenance = trainer.initial_state(), _provenance(inputs, {})
+        else:
+            beginning = init_from.start(inputs, settings, trainer)
+            state = beginning.state
+            provenance = _provenance(inputs, {}, parent=beginning.parent, data_start=beginning.data_start)
+        store.save(inputs.run.first_step, state.as_tree(), provenance, wait=True)
+    return index.reference(directory.checkpoints_uri, inputs.run.first_step)
 
 
 def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any]) -> Trained:
@@ -43,10 +53,11 @@ def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any]) -> Tr
     """
     directory = RunDirectory(inputs.run.uri)
     trainer = build.trainer_of(inputs)
-    provenance = _provenance(inputs, action_state)
     with preemption.listening() as stop, _open_store(inputs, directory) as store:
         restored = store.restore(trainer.abstract_state.as_tree())
         _check_inputs(inputs, restored.record.provenance)
+        before = restored.record.provenance
+        provenance = _provenance(inputs, action_state, parent=before.parent, data_start=before.schedule.data_start)
         start = restored.record.step
         resumed_from = index.reference(directory.checkpoints_uri, start)
         train_metrics = MetricWriter(directory.metrics_uri("train"), resume_step=start)
@@ -68,7 +79,7 @@ def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any]) -> Tr
 
             loop = Loop(
                 trainer=trainer,
-                batches=_batches(inputs, trainer),
+                batches=_batches(inputs, trainer, first=before.schedule.data_start),
                 schedule=schedule.of(inputs.run.config.train),
                 commit=commit,
                 report=report,
@@ -80,11 +91,14 @@ def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any]) -> Tr
     return Trained(resumed_from=resumed_from, checkpoint=index.reference(directory.checkpoints_uri, end))
 
 
-def _batches(inputs: RunInputs, trainer: Trainer) -> Callable[[int, int], Batches]:
-    """Returns what opens the batches of some steps: the rows of them that this process feeds to its devices."""
+def _batches(inputs: RunInputs, trainer: Trainer, *, first: int) -> Callable[[int, int], Batches]:
+    """Returns what opens the batches of some steps: the rows of them that this process feeds to its devices.
+
+    The step `first` takes the first batch.
+    """
     batch_size = inputs.run.config.train.batch_size
     reader = BatchReader(inputs.mixture.uri, batch_size=batch_size, converter=build.converter_of(inputs))
-    return batches.of_reader(reader, rows=trainer.partitioner.process_rows(batch_size))
+    return batches.of_reader(reader, rows=trainer.partitioner.process_rows(batch_size), first=first)
 
 
 def _open_store(inputs: RunInputs, directory: RunDirectory) -> CheckpointStore:
@@ -95,15 +109,18 @@ def _open_store(inputs: RunInputs, directory: RunDirectory) -> CheckpointStore:
     )
 
 
-def _provenance(inputs: RunInputs, action_state: dict[str, Any]) -> Provenance:
+def _provenance(
+    inputs: RunInputs, action_state: dict[str, Any], *, parent: ParentRef | None = None, data_start: int = 0
+) -> Provenance:
     train = inputs.run.config.train
     return Provenance(
         seed=inputs.run.seed,
         config_fingerprint=inputs.run.fingerprint,
         dataset_fingerprint=inputs.mixture.fingerprint,
         vocabulary_fingerprint=inputs.vocabulary.fingerprint,
-        schedule=SchedulePosition(total_steps=train.total_steps, batch_size=train.batch_size),
+        schedule=SchedulePosition(total_steps=train.total_steps, batch_size=train.batch_size, data_start=data_start),
         action_state=action_state,
+        parent=parent,
     )
 
 

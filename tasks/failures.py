@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flytekit.exceptions.user import FlyteRecoverableException
 
-from t5core import errors
+from t5core import errors, storage
 
 
 @contextlib.contextmanager
@@ -17,3 +17,8 @@ def retry_what_helps() -> Iterator[None]:
         yield
     except errors.RecoverableError as error:
         raise FlyteRecoverableException(str(error)) from error
+    except Exception as error:
+        if not storage.is_outage(error):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise FlyteRecoverableException(f"the storage does not answer: {reason}; run again") from error

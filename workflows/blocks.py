@@ -38,7 +38,7 @@ def train_in_segments(inputs: RunInputs, start: Cursor) -> Cursor:
     """Chains one block per segment of the whole run; segments that are committed already return at once."""
     config = inputs.run.config
     block = BLOCKS[config.cluster.pool]
-    ends = [end for _, end in schedule.of(config.train).segments()]
+    ends = [end for _, end in schedule.of(config.train).segments(inputs.run.first_step)]
     result = block(inputs=inputs, cursor=start, end=ends[0])
     for end in ends[1:]:
         result = (

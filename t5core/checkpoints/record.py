@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from t5core.config.base import StrictModel
-from t5core.config.edges import CheckpointRef
+from t5core.config.edges import ParentRef
 from t5core.metrics import json_numbers
 
 FORMAT_VERSION = 1
@@ -42,10 +42,14 @@ class LeafRecord(StrictModel):
 
 
 class SchedulePosition(StrictModel):
-    """Where the run stood: `step` of `total_steps`; the next batch starts at row `step * batch_size`."""
+    """Where the run stood: a step of `total_steps`.
+
+    The next batch starts at row `(step - data_start) * batch_size`: the step `data_start` read the first one.
+    """
 
     total_steps: int
     batch_size: int
+    data_start: int = 0
 
 
 class Provenance(StrictModel):
@@ -61,7 +65,7 @@ class Provenance(StrictModel):
     vocabulary_fingerprint: str
     schedule: SchedulePosition
     action_state: json_numbers.AnyState = {}
-    parent: CheckpointRef | None = None
+    parent: ParentRef | None = None
 
 
 class CheckpointRecord(StrictModel):
@@ -74,11 +78,15 @@ class CheckpointRecord(StrictModel):
     provenance: Provenance
     versions: dict[str, str]
 
-    def misfit(self, wanted: Mapping[str, LeafRecord]) -> str | None:
-        """Returns how the state differs in shape from `wanted` (digests play no part), or None when it fits."""
+    def misfit(self, wanted: Mapping[str, LeafRecord], *, part: str = "") -> str | None:
+        """Returns how the state, or the leaves whose paths begin with `part`, differ in shape from `wanted`.
+
+        None: they fit. Digests play no part.
+        """
         differences = []
-        for path in sorted(self.leaves.keys() | wanted.keys()):
-            here, there = self.leaves.get(path), wanted.get(path)
+        held = {path: leaf for path, leaf in self.leaves.items() if path.startswith(part)}
+        for path in sorted(held.keys() | wanted.keys()):
+            here, there = held.get(path), wanted.get(path)
             if here is None or there is None or (here.shape, here.dtype) != (there.shape, there.dtype):
                 differences.append(f"{path} is {here or 'missing'} in it and {there or 'missing'} in this run")
         if not differences:

@@ -29,8 +29,12 @@ def write(directory: epath.Path) -> None:
     storage.write_json(directory / FILE, {"files": files, "crc32": _own_crc32(files)})
 
 
-def check(directory: epath.Path) -> bool:
+def check(directory: epath.Path, *, largest: int | None = None) -> bool:
     """Returns whether the content of every file was compared; of large files on an object store only the size is.
+
+    Args:
+      directory: of the checkpoint.
+      largest: bytes up to which the content of a file is compared, and of larger ones the size; None compares all.
 
     Raises:
       IntegrityError: a file that is missing or differs from the one that was sealed; the message names it.
@@ -38,8 +42,8 @@ def check(directory: epath.Path) -> bool:
     _check_commit(directory)
     files = _read(directory)
     for name, sealed in files.items():
-        _check_file(directory / name, sealed)
-    return all(sealed["crc32"] is not None for sealed in files.values())
+        _check_file(directory / name, sealed, largest=largest)
+    return largest is None and all(sealed["crc32"] is not None for sealed in files.values())
 
 
 def _walk(directory: epath.Path) -> list[tuple[str, epath.Path]]:
@@ -82,14 +86,15 @@ def _read(directory: epath.Path) -> dict[str, dict[str, Any]]:
     return content["files"]
 
 
-def _check_file(path: epath.Path, sealed: dict[str, Any]) -> None:
+def _check_file(path: epath.Path, sealed: dict[str, Any], *, largest: int | None) -> None:
     try:
         size = path.stat().length
     except FileNotFoundError as error:
         raise errors.IntegrityError(f"{path} is missing") from error
     if size != sealed["bytes"]:
         raise errors.IntegrityError(f"{path} has {size} bytes instead of {sealed['bytes']}")
-    if sealed["crc32"] is not None and _crc32(path) != sealed["crc32"]:
+    is_compared = sealed["crc32"] is not None and (largest is None or size <= largest)
+    if is_compared and _crc32(path) != sealed["crc32"]:
         raise errors.IntegrityError(f"{path} differs from what was written (checksum)")
 
 

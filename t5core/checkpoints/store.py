@@ -23,6 +23,7 @@ _NO_STEP = -1
 # What an object store or a disk says when it is not the bytes that are wrong.
 _OUTAGES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "ABORTED")
 _USER_CAN_MEND = ("no space left", "permission denied", "read-only file system", "disk quota", "file too large")
+_INDEX_BYTES = 1 << 16  # what is smaller is an index or a record, and cheap to compare
 _SPACE_FACTOR = 1.1  # of the arrays' bytes: indices, metadata, records
 _log = logging.getLogger(__name__)
 
@@ -57,7 +58,11 @@ class CheckpointStore:
         self._cleaned = False
         self._checkpointer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(),
-            async_options=ocp.options.AsyncOptions(post_finalization_callback=self._seal),
+            async_options=ocp.options.AsyncOptions(
+                post_finalization_callback=self._seal,
+                # Where the folder cannot be made, threads that wait for it would keep the process from ending.
+                create_directories_asynchronously=False,
+            ),
         )
         # Orbax logs each failure with a traceback before it raises it; here every failure is raised, in one line.
         logging.getLogger("absl").addFilter(_is_not_from_orbax)
@@ -140,14 +145,27 @@ class CheckpointStore:
           CheckpointError: there is no checkpoint that can be used, or it does not fit `abstract_state`.
           RecoverableError: the storage failed.
         """
+        return self._restore(step, abstract_state, part="", largest=None)
+
+    def restore_params(self, abstract_params: Any, *, step: int) -> Restored:
+        """Returns the parameters of `step` as {'params': ...}, verified by their digests; nothing else is read.
+
+        `abstract_params` is as for `restore`. Damage to large files that no parameter lies in goes unnoticed.
+
+        Raises:
+          CheckpointError, RecoverableError: as `restore`.
+        """
+        return self._restore(step, {"params": abstract_params}, part="params/", largest=_INDEX_BYTES)
+
+    def _restore(self, step: int | None, abstract: Any, *, part: str, largest: int | None) -> Restored:
         self.wait()
         problems: list[str] = []
         while True:
-            chosen = agreement.primary_decides(lambda: self._intact_step(step, problems))
+            chosen = agreement.primary_decides(lambda: self._intact_step(step, problems, largest=largest))
             if chosen == _NO_STEP:
                 raise self._nothing_to_restore(step, problems)
             try:
-                return self._read(chosen, abstract_state)
+                return self._read(chosen, abstract, part=part)
             except errors.IntegrityError as damage:
                 self._on_damage(chosen, str(damage), problems, keep_in_place=step is not None)
                 if step is not None:
@@ -208,34 +226,44 @@ class CheckpointStore:
 
     # Restoring
 
-    def _intact_step(self, step: int | None, problems: list[str]) -> int:
+    def _intact_step(self, step: int | None, problems: list[str], *, largest: int | None) -> int:
         """Returns `step`, or the last step, whose files are all as they were sealed; others are put aside."""
         found = index.survey(self._uri)
         candidates = sorted({*found.committed, *found.broken}, reverse=True)
         for candidate in candidates if step is None else [c for c in candidates if c == step]:
             try:
-                seal.check(index.step_path(self._uri, candidate))
+                seal.check(index.step_path(self._uri, candidate), largest=largest)
             except errors.IntegrityError as damage:
                 self._on_damage(candidate, str(damage), problems, keep_in_place=step is not None)
                 continue
             return candidate
         return _NO_STEP
 
-    def _read(self, step: int, abstract_state: Any) -> Restored:
+    def _read(self, step: int, abstract: Any, *, part: str) -> Restored:
         record = index.read_record(self._uri, step)
-        misfit = record.misfit(recording.leaf_records(abstract_state))
+        misfit = record.misfit(recording.leaf_records(abstract), part=part)
         if misfit is not None:
             raise errors.CheckpointError(
                 f"checkpoint {step} in {self._uri} does not fit: {misfit}; use the model and optimizer settings it was "
                 f"trained with, or another run.name"
             )
         try:
-            items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state))
-            state = self._checkpointer.restore(index.step_path(self._uri, step), args=items).state
+            state = self._read_part(step, abstract) if part else self._read_whole(step, abstract)
         except Exception as error:
             raise self._read_failed(step, error) from error
         _verify(state, record, step=step)
         return Restored(state=state, record=record)
+
+    def _read_whole(self, step: int, abstract: Any) -> Any:
+        items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+        return self._checkpointer.restore(index.step_path(self._uri, step), args=items).state
+
+    def _read_part(self, step: int, abstract: Any) -> Any:
+        """Returns the leaves of `abstract` alone, which Orbax's standard restore cannot."""
+        restore_args = ocp.checkpoint_utils.construct_restore_args(abstract)
+        wanted = ocp.args.PyTreeRestore(item=abstract, restore_args=restore_args, partial_restore=True)
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            return reader.restore(index.step_path(self._uri, step) / "state", args=wanted)
 
     def _read_failed(self, step: int, error: Exception) -> Exception:
         """Tells damage from an outage; where the seal covers every byte, it cannot be damage."""
@@ -280,10 +308,10 @@ def _one_line(error: Exception) -> str:
 
 
 def _verify(state: Any, record: CheckpointRecord, *, step: int) -> None:
-    found = digest.leaf_digests(state)
-    wrong = [path for path, leaf in record.leaves.items() if found[path] != leaf.digest]
+    wrong = [path for path, found in digest.leaf_digests(state).items() if found != record.leaves[path].digest]
     if wrong:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise errors.IntegrityError(f"{wrong[0]}{more} of checkpoint {step} differ from what was saved (digest)")
-    if record.step != step or digest.state_digest(found) != record.digest:
+    recorded = {path: leaf.digest for path, leaf in record.leaves.items()}
+    if record.step != step or digest.state_digest(recorded) != record.digest:
         raise errors.IntegrityError(f"the record of checkpoint {step} differs from its state")

@@ -19,6 +19,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 import tensorstore
@@ -64,13 +65,8 @@ def read_t5x_checkpoint(uri: str, *, select: Callable[[str], bool] | None = None
         its folder.
     """
     folder = str(uri).rstrip("/")
-    content = _unpacked(folder, max_bytes)
-    version = content.get("version")
-    if not isinstance(version, int) or version not in (2, VERSION) or not isinstance(content.get("optimizer"), dict):
-        raise errors.CheckpointError(
-            f"{folder} has version {version!r}, not 2 or {VERSION}; save it again with a current T5X"
-        )
-    leaves = {path: leaf for path, leaf in _leaves(content["optimizer"], folder) if select is None or select(path)}
+    version, found = _indexed(folder, max_bytes)
+    leaves = {path: leaf for path, leaf in found.items() if select is None or select(path)}
     specs = {path: _Array(folder, path, leaf) for path, leaf in leaves.items() if isinstance(leaf, dict)}
     total = sum(spec.size_bytes for spec in specs.values())
     if total > max_bytes:
@@ -83,6 +79,36 @@ def read_t5x_checkpoint(uri: str, *, select: Callable[[str], bool] | None = None
         array = specs[path].finish_read(future)
         leaves[path] = array.view(ml_dtypes.bfloat16) if version == 2 and array.dtype == np.uint16 else array
     return trees.unflatten(leaves)
+
+
+def read_t5x_shapes(uri: str, *, max_bytes: int = MAX_BYTES) -> Tree:
+    """Returns the nested dict of the shapes and dtypes that a checkpoint declares; no array is opened.
+
+    Raises:
+      CheckpointError: as `read_t5x_checkpoint`.
+    """
+    folder = str(uri).rstrip("/")
+    version, leaves = _indexed(folder, max_bytes)
+    declared = {
+        path: _Array(folder, path, leaf).declared(version) if isinstance(leaf, dict) else _shape_of(leaf)
+        for path, leaf in leaves.items()
+    }
+    return trees.unflatten(declared)
+
+
+def _shape_of(array: np.ndarray) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def _indexed(folder: str, max_bytes: int) -> tuple[int, dict[str, Any]]:
+    """Returns the version of a checkpoint, and the array or the spec of each leaf by path."""
+    content = _unpacked(folder, max_bytes)
+    version = content.get("version")
+    if not isinstance(version, int) or version not in (2, VERSION) or not isinstance(content.get("optimizer"), dict):
+        raise errors.CheckpointError(
+            f"{folder} has version {version!r}, not 2 or {VERSION}; save it again with a current T5X"
+        )
+    return version, dict(_leaves(content["optimizer"], folder))
 
 
 def _unpacked(folder: str, max_bytes: int) -> Tree:
@@ -181,6 +207,11 @@ class _Array:
     def size_bytes(self) -> int:
         """What the array takes in memory, as declared."""
         return math.prod(self._shape) * self._dtype.numpy_dtype.itemsize
+
+    def declared(self, version: int) -> jax.ShapeDtypeStruct:
+        """Returns what the array reads as, by the checkpoint's word."""
+        dtype = self._dtype.numpy_dtype
+        return jax.ShapeDtypeStruct(self._shape, ml_dtypes.bfloat16 if version == 2 and dtype == np.uint16 else dtype)
 
     def open(self) -> Any:
         """Returns a future of the opened array."""

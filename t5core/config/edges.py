@@ -20,6 +20,11 @@ class ResolvedRun(StrictModel):
         assert self.config.run.seed is not None, "a resolved run has a seed"
         return self.config.run.seed
 
+    @property
+    def first_step(self) -> int:
+        """The step of the state that the run starts with: 0, unless it starts from another run's checkpoint."""
+        return self.config.run.init_from.first_step if self.config.run.init_from else 0
+
 
 class VocabularyRef(StrictModel):
     """A vocabulary by content. `size` counts pieces and sentinels, `uri` is the model file ('' for bytes)."""
@@ -65,6 +70,22 @@ class CheckpointRef(StrictModel):
     uri: str
     step: int
     digest: str
+
+
+class ParentRef(CheckpointRef):
+    """The checkpoint of another run that a run was started from; '' stands for what the checkpoint does not say.
+
+    `run` names that run, `config_fingerprint` its settings. T5X's checkpoints have no digest.
+    """
+
+    run: str = ""
+    config_fingerprint: str = ""
+
+    def __str__(self) -> str:
+        run = f" of run {self.run!r}" if self.run else ""
+        known = {"digest": self.digest[:12], "config": self.config_fingerprint}
+        marks = ", ".join(f"{name} {mark}" for name, mark in known.items() if mark)
+        return f"step {self.step}{run}" + (f" ({marks})" if marks else "")
 
 
 class SegmentRecord(StrictModel):

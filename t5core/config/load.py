@@ -16,14 +16,15 @@ import pydantic
 from t5core import errors, storage
 from t5core.config import base, yaml_text
 from t5core.config.edges import ResolvedRun
-from t5core.config.schema import PretrainConfig
+from t5core.config.schema import ClusterConfig, PretrainConfig
 
 Config = TypeVar("Config", bound=base.StrictModel)
 
 # Settings that say how a run is watched, cut and kept. Changing one leaves every bit of the training as it was, so a
 # run directory accepts it; all others decide the numbers and belong to the run's identity.
 FREE_SETTINGS = (
-    ("run",),
+    ("run", "name"),
+    ("run", "root"),
     ("evaluate",),
     ("cluster",),
     ("train", "total_steps"),
@@ -132,24 +133,35 @@ def override_config(config: Config, overrides: Sequence[str]) -> Config:
 def resolve(config: PretrainConfig) -> ResolvedRun:
     """Returns the run that `config` describes: seed drawn if none is given, place and fingerprint known.
 
-    A local root becomes absolute, so that every stage finds it whatever its working directory.
+    Local places become absolute, so that every stage finds them whatever its working directory.
     """
     seed = config.run.seed if config.run.seed is not None else secrets.randbelow(2**31)
-    root = config.run.root if storage.is_remote(config.run.root) else os.path.abspath(config.run.root)
-    run = config.run.model_copy(update={"seed": seed, "root": root.rstrip("/")})
-    resolved = config.model_copy(update={"run": run})
+    run = config.run.model_copy(update={"seed": seed, "root": _absolute(config.run.root)})
+    if run.init_from is not None:
+        place = {"checkpoint": _absolute(run.init_from.checkpoint)}
+        run = run.model_copy(update={"init_from": run.init_from.model_copy(update=place)})
+    resolved = config.model_copy(update={"run": run, "cluster": _with_absolute_cache(config.cluster)})
     return ResolvedRun(uri=f"{run.root}/{run.name}", config=resolved, fingerprint=identity(resolved))
 
 
+def _with_absolute_cache(cluster: ClusterConfig) -> ClusterConfig:
+    place = cluster.compilation_cache
+    return cluster if place is None else cluster.model_copy(update={"compilation_cache": _absolute(place)})
+
+
+def _absolute(uri: str) -> str:
+    return (uri if storage.is_remote(uri) else os.path.abspath(uri)).rstrip("/")
+
+
 def identity_settings(config: PretrainConfig) -> dict[str, Any]:
-    """Returns the settings that decide the trained numbers, the seed among them."""
+    """Returns the settings that decide the trained numbers."""
     settings = config.model_dump(mode="json")
     for path in FREE_SETTINGS:
         place = settings
         for part in path[:-1]:
             place = place[part]
         del place[path[-1]]
-    return {**settings, "seed": config.run.seed}
+    return settings
 
 
 def identity(config: PretrainConfig) -> str:

@@ -16,6 +16,7 @@ from pydantic import Field, PositiveInt
 from t5core import errors
 from t5core.config.base import StrictModel
 from t5core.config.data_schema import DataConfig
+from t5core.config.init_schema import InitFromConfig
 from t5core.config.presets import Architecture, Family, preset
 from t5core.config.train_schema import TrainConfig
 
@@ -28,6 +29,9 @@ class RunConfig(StrictModel):
     name: str = Field(default="run", description="folder of the run under run.root")
     root: str = Field(default="runs", description="folder or gs:// prefix that holds runs and datasets")
     seed: int | None = Field(default=0, ge=0, lt=2**31, description="None draws one, prints it and stores it")
+    init_from: InitFromConfig | None = Field(
+        default=None, description="another run's checkpoint to start from; None draws the parameters from the seed"
+    )
 
     @pydantic.field_validator("name")
     @classmethod
@@ -107,6 +111,9 @@ class ClusterConfig(StrictModel):
     """Where the heavy tasks run; a local run takes the devices of this machine."""
 
     pool: Literal["cpu", "gpu_1", "tpu_v5e_8", "tpu_v6e_8"] = Field(default="cpu", description="node pool of training")
+    compilation_cache: str | None = Field(
+        default=None, description="folder or gs:// prefix for compiled programs; None: under run.root"
+    )
 
 
 class PretrainConfig(StrictModel):
@@ -130,6 +137,12 @@ class PretrainConfig(StrictModel):
             raise ValueError(
                 "model.inputs_bidirectional_attention has no effect without a decoder-only model that has inputs; "
                 "set model.family: decoder_only and data.feature_lengths.inputs, or remove it"
+            )
+        init_from = self.run.init_from
+        if init_from is not None and self.train.total_steps <= init_from.first_step:
+            raise ValueError(
+                f"train.total_steps={self.train.total_steps} is not above step {init_from.first_step}, at which "
+                f"run.init_from starts; raise it (it counts from step 0), or set run.init_from.step: restart"
             )
         tasks = [task.name for task in self.data.tasks]
         for action in self.train.actions:

@@ -13,12 +13,11 @@ from t5core.data.vocabulary import load_vocabulary
 from t5core.evaluation import task_metrics, teacher_forced
 from t5core.metrics.writer import MetricWriter
 from t5core.rundir import RunDirectory
-from t5core.state import TrainState
 
 
 def evaluate(inputs: RunInputs, checkpoint: CheckpointRef) -> dict[str, dict[str, float]]:
     """Returns the metrics of every task that has a validation split, by task; writes metrics and predictions."""
-    params = _restore(inputs, checkpoint).params
+    params = _restored_params(inputs, checkpoint)
     metrics: dict[str, dict[str, float]] = {}
     for task, dataset in zip(inputs.run.config.data.tasks, inputs.tasks, strict=True):
         assert task.name == dataset.name, "datasets come in the order of the tasks"
@@ -42,17 +41,17 @@ def evaluate(inputs: RunInputs, checkpoint: CheckpointRef) -> dict[str, dict[str
     return metrics
 
 
-def _restore(inputs: RunInputs, checkpoint: CheckpointRef) -> TrainState:
+def _restored_params(inputs: RunInputs, checkpoint: CheckpointRef) -> dict[str, Any]:
     directory = RunDirectory(inputs.run.uri)
     uri, step = index.locate(checkpoint.uri)
     with pins.reading(uri, step), CheckpointStore(directory.checkpoints_uri) as store:
-        restored = store.restore(build.trainer_of(inputs).abstract_state.as_tree(), step=step)
+        restored = store.restore_params(build.trainer_of(inputs).abstract_state.params, step=step)
     if restored.record.digest != checkpoint.digest:
         raise errors.CheckpointError(
             f"{checkpoint.uri} has digest {restored.record.digest[:12]}, and {checkpoint.digest[:12]} was to be "
             f"evaluated; run again"
         )
-    return TrainState.from_tree(restored.state)
+    return restored.state["params"]
 
 
 def _has_validation(dataset: DatasetRef) -> bool:

@@ -86,6 +86,7 @@ class RunRecord:
     datasets: tuple[Dataset, ...]
     preflight: Preflight | None = None
     checkpoint_bytes: int | None = None
+    parent: edges.ParentRef | None = None
 
     @property
     def name(self) -> str:
@@ -165,6 +166,7 @@ def gather(run_uri: str) -> RunRecord:
         datasets=tuple(_dataset(stage) for stage in stages if stage.stage in ("materialise", "assemble")),
         preflight=preflight_record.read(uri),
         checkpoint_bytes=_bytes_in(segments[-1].checkpoint.uri) if segments else None,
+        parent=directory.parent(),
     )
 
 

@@ -78,6 +78,10 @@ def _trained(record: RunRecord, checkpoint: edges.CheckpointRef) -> list[Link]:
 def _made_from(record: RunRecord) -> list[Link]:
     """Returns what a run was made from: data, vocabulary and configuration."""
     links = []
+    if record.parent:
+        parent = record.parent
+        remark = f"this run was started from {parent}"
+        links.append(Link(what="parent", which=parent.uri, fingerprint=parent.digest, remark=remark))
     for dataset in reversed(record.datasets):
         parts = dataset.manifest.parts if dataset.manifest else {}
         remark = "made from " + ", ".join(f"{name} {value}" for name, value in parts.items()) if parts else ""

@@ -88,6 +88,10 @@ def verify_vocabulary(
         configured_actions.check_evaluated(
             run.config, {name: found.splits if found else () for name, found in splits.items()}
         )
+        if run.config.run.init_from is not None:
+            from t5core import init_from
+
+            init_from.check_vocabulary(run.config, run.uri, vocabulary)
         worst = max(report.unknown_rates.values(), default=0.0)
         reason = (
             f"{report.pieces} pieces + {report.extra_ids} sentinels fit {report.embedding_rows} embedding rows; "

@@ -12,7 +12,7 @@ from t5core.stages import failure, holding
 
 
 def initialise(inputs: RunInputs, *, owner: str | None = None) -> Cursor:
-    """Returns a cursor at the run's latest checkpoint; a run without any gets one of step 0.
+    """Returns a cursor at the run's latest checkpoint; a run without any gets one of its first step.
 
     Raises:
       CheckpointError: there are checkpoints, but none that can be used; or the run is past its `total_steps`.
@@ -29,6 +29,9 @@ def initialise(inputs: RunInputs, *, owner: str | None = None) -> Cursor:
         )
     with failure.recorded(inputs.run.uri, where="initialise"):
         checkpoint, reason = _found(directory, latest) if latest is not None else _fresh(inputs, directory)
+        parent = index.read_record(directory.checkpoints_uri, checkpoint.step).provenance.parent
+        if parent is not None:
+            directory.write_parent(parent)
     progress.say(f"initialise: {'reused' if latest is not None else 'done'} ({reason})")
     directory.write_stage(
         StageRecord(
@@ -57,4 +60,6 @@ def _fresh(inputs: RunInputs, directory: RunDirectory) -> tuple[CheckpointRef, s
         )
     from t5core import training
 
-    return training.initialise(inputs), f"drawn from seed {inputs.run.seed}"
+    checkpoint = training.initialise(inputs)
+    parent = index.read_record(directory.checkpoints_uri, checkpoint.step).provenance.parent
+    return checkpoint, f"from {parent}" if parent else f"drawn from seed {inputs.run.seed}"

@@ -77,9 +77,8 @@ def _with_stored_seed(run: ResolvedRun, *, drawn: bool) -> ResolvedRun:
 def _announce(run: ResolvedRun, overrides: Sequence[str]) -> None:
     train = run.config.train
     progress.say(f"run {run.config.run.name!r} in {run.uri} (config {run.fingerprint}, seed {run.seed})")
-    progress.say(
-        f"  {train.total_steps} steps of {train.batch_size} rows in {len(schedule.of(train).segments())} segments"
-    )
+    segments = schedule.of(train).segments(run.first_step)
+    progress.say(f"  {train.total_steps} steps of {train.batch_size} rows in {len(segments)} segments")
     for override in overrides:
         progress.say(f"  {override} (from overrides, put over the recipe)")
 
@@ -89,16 +88,18 @@ def check(config: PretrainConfig) -> None:
 
     Raises:
       ConfigError: the first setting that cannot work.
+      CheckpointError: the checkpoint that the run is to start from is not there, or does not fit.
     """
     schedule.of(config.train)
     configured_actions.check(config)
-    from t5core import build
+    from t5core import build, init_from
     from t5core.data.materialise import check_task
     from t5core.data.vocabulary_verification import check_embedding_rows
 
     for task in config.data.tasks:
         check_task(config, task)
     build.check(config)
+    init_from.check(config, f"{config.run.root}/{config.run.name}")
     vocabulary = config.data.vocabulary
     if vocabulary.kind == "sentencepiece" and vocabulary.path is None:
         check_embedding_rows(config, pieces=vocabulary.size, sentinels=vocabulary.extra_ids)

