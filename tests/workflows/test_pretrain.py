@@ -23,6 +23,7 @@ def test_a_run_leaves_everything_that_a_person_looks_for(finished):
     assert summary["checkpoint"]["digest"] == summary["state_digest"]
     assert summary["state_digest"] == index.reference(str(directory / "checkpoints"), 12).digest
     assert set(summary["metrics"]) == {"text", "copy"}
+    assert (summary["preflight"]["estimated"]["is_exact"], summary["preflight"]["exact"]["is_exact"]) == (False, True)
     assert "exact_match" in summary["metrics"]["copy"]
     assert [line["step"] for line in lines(directory / "metrics/training_eval/text/metrics.jsonl")] == [4, 8, 12]
     assert [line["step"] for line in lines(directory / "metrics/inference_eval/copy/metrics.jsonl")] == [4, 8, 12]

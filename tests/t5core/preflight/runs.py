@@ -5,11 +5,13 @@ from __future__ import annotations
 import pathlib
 
 from t5core.config import load
-from t5core.config.edges import ResolvedRun
+from t5core.config.edges import DatasetRef, ResolvedRun, VocabularyRef
 from t5core.config.schema import PretrainConfig
+from t5core.data import materialise, vocabulary_training
 from t5core.preflight import pools
 from t5core.preflight.record import Devices
 from tests.t5core import tiny
+from tests.t5core.data import making
 from tests.workflows.command_line import WORDS
 
 ONE_DEVICE = Devices(name="a test", count=1, memory_bytes=pools.GIB)
@@ -52,6 +54,23 @@ def settings(folder: pathlib.Path) -> dict:
             "learning_rate": {"base_learning_rate": 0.1, "warmup_steps": 10},
         },
     }
+
+
+def datasets_of(run: ResolvedRun) -> tuple[VocabularyRef, list[DatasetRef]]:
+    """Writes what the first stages of `run` would write, where they would, without SeqIO: 40 examples of each task."""
+    vocabulary = vocabulary_training.build_vocabulary(run).reference
+    lengths = run.config.data.feature_lengths
+    tasks = [
+        making.task_dataset(
+            run.config.run.root,
+            task.name,
+            making.examples(40, longest=lengths),
+            lengths=lengths,
+            parts=materialise.task_parts(run, task, vocabulary),
+        )
+        for task in run.config.data.tasks
+    ]
+    return vocabulary, tasks
 
 
 def run_in(folder: pathlib.Path, *overrides: str) -> ResolvedRun:

@@ -5,8 +5,7 @@ import pathlib
 import pytest
 
 from t5core import errors
-from t5core.config.edges import TaskRequest
-from t5core.data import materialise, mixture, vocabulary_training
+from t5core.data import mixture
 from t5core.preflight import examine, pools, space
 from t5core.preflight.record import Devices
 from tests.t5core.preflight import runs
@@ -137,9 +136,7 @@ def test_what_is_there_is_found_by_content_and_counted(folder, tmp_path):
         ("task text", False),
         ("task pairs", False),
     ]
-    vocabulary = vocabulary_training.build_vocabulary(run).reference
-    requests = [TaskRequest(run=run, vocabulary=vocabulary, task=task.name) for task in run.config.data.tasks]
-    tasks = [materialise.materialise_task(request) for request in requests]
+    vocabulary, tasks = runs.datasets_of(run)
     mixed = mixture.assemble_mixture(run, vocabulary=vocabulary, tasks=tasks)
     found = examine.examine(run, devices=runs.ONE_DEVICE)
     assert [(entry.what, entry.found) for entry in found.reuse] == [
@@ -166,8 +163,7 @@ def test_a_large_text_is_not_read_only_to_be_known_again(folder, monkeypatch):
 
 def test_a_damaged_dataset_is_told_as_damage(folder, tmp_path):
     run = runs.run_in(folder, f"run.root={tmp_path}")
-    vocabulary = vocabulary_training.build_vocabulary(run).reference
-    made = materialise.materialise_task(TaskRequest(run=run, vocabulary=vocabulary, task="text"))
+    made = runs.datasets_of(run)[1][0]
     next(pathlib.Path(made.uri).glob("train/targets/c/*/*")).unlink()
     with pytest.raises(errors.IntegrityError, match="train/targets"):
         examine.examine(run, devices=runs.ONE_DEVICE)

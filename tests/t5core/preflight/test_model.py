@@ -10,9 +10,7 @@ from t5core import build
 from t5core.checkpoints.record import Provenance, SchedulePosition
 from t5core.checkpoints.store import CheckpointStore
 from t5core.preflight import model
-from t5core.preflight.probe import probe
 from tests.t5core.preflight import runs
-from tests.t5core.test_train_and_stages import settings_put_back
 
 PROVENANCE = Provenance(
     seed=0,
@@ -28,8 +26,10 @@ def leaves(state):
     return [leaf for leaf in jax.tree.leaves(state) if hasattr(leaf, "nbytes")]
 
 
-@pytest.mark.parametrize("optimizer", ["adafactor", "adamw"])
-@pytest.mark.parametrize(("emb_dim", "tolerance"), [(8, 0.25), (256, 0.05)])  # below 1 MB metadata outweigh the arrays
+@pytest.mark.parametrize(
+    ("optimizer", "emb_dim", "tolerance"),
+    [("adafactor", 256, 0.05), ("adamw", 8, 0.25)],  # below 1 MB metadata outweigh the arrays
+)
 def test_parameters_state_and_checkpoint_are_those_of_the_real_ones(tmp_path, optimizer, emb_dim, tolerance):
     overrides = (f"model.emb_dim={emb_dim}", f"model.mlp_dim={4 * emb_dim}", f"train.optimizer.name={optimizer}")
     run = runs.run_in(tmp_path, *overrides)
@@ -56,11 +56,3 @@ def test_more_rows_need_more_memory_and_micro_batches_less(tmp_path):
     assert few.step_bytes_low < many.step_bytes_low
     assert few.step_bytes_high < many.step_bytes_high
     assert parts.step_bytes_high < few.step_bytes_high
-
-
-def test_a_probe_takes_real_steps(tmp_path):
-    with settings_put_back():
-        taken = probe(runs.run_in(tmp_path))
-    assert taken.steps == 5
-    assert 0 < taken.seconds_per_step < taken.compilation_seconds
-    assert taken.step_bytes > 0

@@ -6,11 +6,11 @@ import pytest
 
 from t5core import errors
 from t5core.config.edges import RunInputs
-from t5core.data import vocabulary_training
+from t5core.data import mixture
 from t5core.preflight import pools, record
 from t5core.report import page
 from t5core.rundir import RunDirectory
-from t5core.stages import data, preflight
+from t5core.stages import preflight
 from tests.t5core.preflight import runs
 
 
@@ -48,23 +48,15 @@ def test_what_the_data_hold_stands_beside_what_was_expected(tmp_path):
     run = claimed(tmp_path)
     preflight.preflight(run, on_pool=False)
     expected = record.read(run.uri).estimated
-    inputs = made(run)
+    vocabulary, tasks = runs.datasets_of(run)
+    mixed = mixture.assemble_mixture(run, vocabulary=vocabulary, tasks=tasks)
+    preflight.look_again(RunInputs(run=run, vocabulary=vocabulary, tasks=tasks, mixture=mixed))
     found = record.read(run.uri)
     assert found.estimated == expected
     assert found.exact is not None
-    assert found.exact.rows == inputs.mixture.rows
+    assert found.exact.rows == mixed.rows
     text = page.write_report(run.uri)
     for rows in (expected.rows, found.exact.rows):
         assert f">{rows}</td>" in text
     preflight.preflight(run, on_pool=False)
     assert record.read(run.uri).estimated == expected, "a second start forgets nothing"
-
-
-def made(run) -> RunInputs:
-    vocabulary = vocabulary_training.build_vocabulary(run).reference
-    tasks = [
-        data.materialise(data.TaskRequest(run=run, vocabulary=vocabulary, task=task.name))
-        for task in run.config.data.tasks
-    ]
-    mixture = data.assemble_mixture(run, vocabulary, tasks)
-    return data.verify_vocabulary(run, vocabulary, tasks, mixture)
