@@ -61,7 +61,7 @@ def _require_inside(folder: str, path: str) -> None:
 def content_digest(folder: str, files: dict[str, int]) -> str:
     """Returns the SHA-256 in hex over names and content of `files` of `folder`."""
     lines = []
-    with progress.stage("digest of the source", total=max(sum(files.values()) >> 20, 1), unit="MB") as bar:
+    with progress.stage("digest", total=max(sum(files.values()) >> 20, 1), unit="MB") as bar:
         read = 0
         for name in sorted(files):
             summed = hashlib.sha256()

@@ -1,11 +1,13 @@
-"""What a checkpoint of any kind comes to once it is read: parameters under this project's names, and how each got there."""
+"""What a checkpoint of any kind comes to once it is read: parameters under our names, and how each got there."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -17,6 +19,8 @@ from t5core.config.base import StrictModel
 from t5core.config.presets import Architecture
 from t5core.config.schema import ModelConfig
 from t5core.config.train_schema import LossConfig
+from t5core.models.build import build_model
+from t5core.trainer import boxed_params
 
 # What float32 holds without loss.
 _EXACT = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -62,6 +66,10 @@ class Contents:
             "opt_state": dict(self.opt_state),
         }
 
+    def detached(self) -> Contents:
+        """Returns the same in memory of its own: arrays read from a file may be views of it."""
+        return dataclasses.replace(self, params={path: np.array(leaf) for path, leaf in self.params.items()})
+
     def digest(self) -> str:
         """Returns the digest that a checkpoint of this state has."""
         return digest.state_digest(digest.leaf_digests(self.as_tree()))
@@ -84,9 +92,6 @@ def model_config(architecture: Architecture) -> ModelConfig:
 
 def expected_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
     """Returns the shape of each parameter of a model with these dimensions."""
-    from t5core.models.build import build_model
-    from t5core.trainer import boxed_params
-
     boxed = boxed_params(build_model(model_config(architecture), LossConfig()))
     return {path: tuple(leaf.shape) for path, leaf in trees.flatten(nn.meta.unbox(boxed)).items()}
 
@@ -123,7 +128,9 @@ def require_same_architecture(found: Architecture, wanted: Architecture, *, sour
         here, there = getattr(found, name), getattr(wanted, name)
         irrelevant = name == "num_encoder_layers" and found.family == "decoder_only"
         if here != there and not irrelevant:
-            raise errors.CheckpointError(f"{source} has {name}={here!r}, and {there!r} was asked for; mend model.{name}")
+            raise errors.CheckpointError(
+                f"{source} has {name}={here!r}, and {there!r} was asked for; mend model.{name}"
+            )
 
 
 def _more(names: list[str]) -> str:
@@ -155,18 +162,20 @@ def logits(architecture: Architecture, params: Mapping[str, Any]) -> np.ndarray:
       architecture: of the model.
       params: flat parameters.
     """
-    import jax
+    computed = _network(architecture.model_dump_json())(trees.unflatten(params), sample_batch(architecture))
+    return np.asarray(jax.device_get(computed), dtype=np.float32)
 
-    from t5core.models.build import build_model
 
+@functools.lru_cache(maxsize=2)
+def _network(architecture_json: str) -> Callable[[Any, Any], Any]:
+    """Returns the compiled network, parameters and features to logits: the same object for the same model."""
+    architecture = Architecture.model_validate_json(architecture_json)
     module = build_model(model_config(architecture), LossConfig()).module
-    batch = sample_batch(architecture)
-    compute = jax.jit(lambda params, batch: module.apply({"params": params}, *batch))
-    return np.asarray(jax.device_get(compute(trees.unflatten(params), batch)), dtype=np.float32)
+    return jax.jit(lambda params, batch: module.apply({"params": params}, *batch))
 
 
 def sample_batch(architecture: Architecture) -> tuple[Any, ...]:
-    """Returns what a model is called with to compare logits: the same random tokens each time, a padded row among them."""
+    """Returns what a model is called with to compare logits: always the same tokens, a padded row among them."""
     random = np.random.default_rng(0)
     inputs = random.integers(1, architecture.vocab_size, (2, 16))
     targets = random.integers(1, architecture.vocab_size, (2, 12))

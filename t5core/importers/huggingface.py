@@ -48,7 +48,7 @@ def source_files(folder: str) -> dict[str, int]:
     other = next((name for name in _OTHER_WEIGHTS if name in files), None)
     if other is not None:
         raise errors.CheckpointError(
-            f"{folder} has {other} and no {SINGLE_FILE}; files of other formats are not opened (a pickle can run code): "
+            f"{folder} has {other} and no {SINGLE_FILE}; other formats are not opened (a pickle can run code): "
             f"load it with transformers and save_pretrained it again"
         )
     raise errors.CheckpointError(f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}; check the folder")
@@ -83,8 +83,10 @@ def _weight_map(folder: str, files: Mapping[str, int]) -> dict[str, str]:
     return found
 
 
-def read(folder: str, *, step: int = 0) -> Contents:
+def read(folder: str, *, step: int = 0, model: Architecture | None = None) -> Contents:
     """Returns the parameters of the model in `folder`; such folders have no step, which is `step`, and no optimiser.
+
+    With `model` it has to be of that architecture.
 
     Raises:
       CheckpointError: another kind of model, or one that is incomplete, damaged or does not do what it says.
@@ -92,6 +94,8 @@ def read(folder: str, *, step: int = 0) -> Contents:
     files = source_files(folder)
     config = _small_json(folder, CONFIG_FILE, files, _MAX_CONFIG_BYTES)
     described = huggingface_config.parse(config, source=f"{folder}/{CONFIG_FILE}")
+    if model is not None:
+        contents.require_same_architecture(described.architecture, model, source=folder)
     tensors = _tensors(folder, files)
     _require_depths(folder, tensors, described.architecture)
     tensors, unused = _without_aliases(folder, tensors)
@@ -215,7 +219,7 @@ def _parameter(folder: str, rule: Rule, tensor: np.ndarray) -> tuple[np.ndarray,
     return array, entry
 
 
-def write(folder: str, found: Contents, *, max_shard_bytes: int = MAX_SHARD_BYTES) -> tuple[str, ...]:
+def write(folder: str, found: Contents, *, max_shard_bytes: int = MAX_SHARD_BYTES) -> list[str]:
     """Writes config and tensors into `folder`, the config last; returns what of `found` is left out.
 
     Raises:
@@ -238,8 +242,8 @@ def write(folder: str, found: Contents, *, max_shard_bytes: int = MAX_SHARD_BYTE
         total = sum(tensor.nbytes for tensor in tensors.values())
         storage.write_json(f"{folder}/{INDEX_FILE}", {"metadata": {"total_size": total}, "weight_map": places})
     storage.write_json(f"{folder}/{CONFIG_FILE}", config)
-    left_out = ("the optimiser's state",) if found.opt_state else ()
-    return (*left_out, f"the step ({found.step})")
+    left_out = ["the optimiser's state"] if found.opt_state else []
+    return [*left_out, f"the step ({found.step})"] if found.step else left_out
 
 
 def _shard_name(number: int, count: int) -> str:

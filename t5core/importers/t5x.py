@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from t5core import errors, trees
-from t5core.checkpoints import enclosure, t5x_native
+from t5core.checkpoints import t5x_native
 from t5core.checkpoints.t5x_tree import from_t5x, to_t5x
 from t5core.config.presets import Architecture
 from t5core.importers import contents, t5x_scanned
@@ -26,15 +26,6 @@ _SLOTS = ("v_row", "v_col", "v", "m")
 # What T5 1.0 and 1.1 compute in their feed-forward blocks, by the number of kernels that take the block's input.
 _PUBLISHED_ACTIVATIONS = {1: ("relu",), 2: ("gelu", "linear")}
 _MAX_DISTANCE = 128
-
-
-def source_files(folder: str) -> dict[str, int]:
-    """Returns the files of the checkpoint in `folder` with their sizes.
-
-    Raises:
-      CheckpointError: a link leads out of the folder.
-    """
-    return enclosure.files_of(folder)
 
 
 def read(folder: str, *, optimizer_state: OptimizerState = "keep", model: Architecture | None = None) -> Contents:
@@ -71,7 +62,9 @@ def _known_parts(content: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
     unknown = [name for name in content if name not in ("target", "state")]
     unknown += [f"state/{name}" for name in content.get("state", {}) if name not in ("step", "param_states")]
     if unknown:
-        raise errors.CheckpointError(f"{folder} has {unknown[0]!r}, which models here do not have; it cannot be imported")
+        raise errors.CheckpointError(
+            f"{folder} has {unknown[0]!r}, which models here do not have; it cannot be imported"
+        )
     step = content.get("state", {}).get("step")
     if not isinstance(step, np.ndarray) or step.shape != () or step.dtype.kind not in "iu" or step < 0:
         raise errors.CheckpointError(f"{folder} has no step; copy the checkpoint again")
@@ -216,4 +209,3 @@ def _scanned(state: Mapping[str, Any], architecture: Architecture) -> dict[str, 
         "params": trees.unflatten({name: leaf.param for name, leaf in leaves.items()}),
         "opt_state": {"param_states": trees.unflatten(slots)} if slots else {},
     }
-

@@ -1,7 +1,7 @@
 """T5X's scanned layers: one array for all layers of a stack, with the layers as its second dimension.
 
-`encoder/encoder/attention/query/kernel` [embed, layers, heads, kv] stands for `encoder/layers_<i>/attention/query/kernel`
-[embed, heads * kv]. Layers that are not scanned may have kernels with the heads apart as well; and where each layer
+`encoder/encoder/mlp/wo/kernel` [mlp, layers, embed] stands for `encoder/layers_<i>/mlp/wo/kernel` [mlp, embed]. Kernels of
+attention have their heads apart there: [embed, layers, heads, kv] stands for [embed, heads * kv]. Layers that are not scanned may have kernels with the heads apart as well; and where each layer
 has a position bias of its own, they have to be the same, because models here share one.
 
 Adafactor's statistics follow their parameter. A stacked kernel has row statistics over `embed` and column statistics
@@ -149,7 +149,7 @@ def _swaps(param: np.ndarray, axes: tuple[str, ...], *, path: str, source: str) 
     plan = factoring(path, param.shape, None, STANDARD_FACTOR_RULES, min_dim_size_to_factor=smallest)
     if not plan.is_factored:
         raise errors.CheckpointError(
-            f"{source}: the statistics of {path} [{param.shape[0]}, {param.shape[1]}] are factored when stacked, and not "
+            f"{source}: the statistics of {path} [{param.shape[0]}, {param.shape[1]}] are factored when stacked, not "
             f"by themselves (below {smallest}); convert without the optimiser's state"
         )
     left = [axis for axis in axes if axis not in (LAYERS, "kv")]
@@ -198,7 +198,9 @@ def scanned(leaves: Mapping[str, Leaf], *, heads: int) -> dict[str, Leaf]:
         layers[stack, _BIAS] = dict.fromkeys(range(depth), leaves[f"{stack}/{_BIAS}"])
     for (stack, rest), by_index in layers.items():
         ordered = [by_index[index] for index in range(len(by_index))]
-        found[f"{stack}/{stack}/{rest}"] = _stacked(ordered, _axes(rest, source=rest), heads=heads, path=f"{stack}/{rest}")
+        found[f"{stack}/{stack}/{rest}"] = _stacked(
+            ordered, _axes(rest, source=rest), heads=heads, path=f"{stack}/{rest}"
+        )
     return found
 
 
