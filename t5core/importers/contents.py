@@ -147,7 +147,7 @@ def as_float32(array: np.ndarray, *, name: str) -> np.ndarray:
         raise errors.CheckpointError(
             f"{name} is {array.dtype.name}, which float32 does not hold exactly; convert it to float32 first"
         )
-    return np.ascontiguousarray(array, dtype=np.float32)
+    return np.asarray(array, dtype=np.float32, order="C")
 
 
 def same_bits(left: np.ndarray, right: np.ndarray) -> bool:

@@ -235,7 +235,7 @@ def write(folder: str, found: Contents, *, max_shard_bytes: int = MAX_SHARD_BYTE
     with progress.stage("write tensors", total=len(tensors), unit="tensors") as bar:
         for number, names in enumerate(shards, start=1):
             name = SINGLE_FILE if len(shards) == 1 else _shard_name(number, len(shards))
-            safetensors_file.write(f"{folder}/{name}", {t: np.ascontiguousarray(tensors[t]) for t in names})
+            safetensors_file.write(f"{folder}/{name}", {tensor: tensors[tensor] for tensor in names})
             bar.advance(len(names))
     if len(shards) > 1:
         places = {t: _shard_name(number, len(shards)) for number, names in enumerate(shards, start=1) for t in names}

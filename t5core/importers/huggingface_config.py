@@ -103,8 +103,10 @@ def _require_supported(config: Mapping[str, Any], *, source: str) -> None:
 def _activations(projection: Any, *, source: str) -> tuple[str, ...]:
     found = _ACTIVATIONS.get(projection) if isinstance(projection, str) else None
     if found is None:
-        named = errors.unknown_name("feed_forward_proj", str(projection), _ACTIVATIONS)
-        raise errors.CheckpointError(f"{source}: {named}")
+        raise errors.CheckpointError(
+            f"{source} has feed_forward_proj={projection!r}, and models here know {', '.join(_ACTIVATIONS)}; "
+            f"it cannot be imported"
+        )
     return found
 
 

@@ -126,4 +126,6 @@ def write(uri: str, tensors: Mapping[str, np.ndarray]) -> None:
     """
     from safetensors.numpy import save
 
-    storage.write_bytes(uri, save(dict(tensors), metadata={"format": "pt"}))
+    # The library takes the memory as it lies.
+    rows_first = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
+    storage.write_bytes(uri, save(rows_first, metadata={"format": "pt"}))

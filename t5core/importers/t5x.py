@@ -79,14 +79,14 @@ def _leaves(state: Mapping[str, Any], folder: str, optimizer_state: OptimizerSta
         owner, _, slot = path.rpartition("/")
         if owner not in params or slot not in _SLOTS:
             raise errors.CheckpointError(
-                f"{folder}: state/param_states/{path} is not of Adafactor; import without the optimiser's state"
+                f"{folder}: state/param_states/{path} is not of Adafactor; set optimizer_state to drop"
             )
         slots[owner][slot] = array
     for name, of in slots.items():
         if of and of.keys() != set(_SLOTS) and optimizer_state == "keep":
             lacking = next(slot for slot in _SLOTS if slot not in of)
             raise errors.CheckpointError(
-                f"{folder}: {name} has no {lacking} in the optimiser's state; import without the optimiser's state"
+                f"{folder}: {name} has no {lacking} in the optimiser's state; set optimizer_state to drop"
             )
     return {
         name: Leaf(source=f"target/{name}", how="as it is", param=param, slots=slots[name])
@@ -167,7 +167,7 @@ def _optimizer_state(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
             if array.shape not in ((1,), fitting.get(slot)):
                 raise errors.CheckpointError(
                     f"{leaf.source}: {slot} has shape {list(array.shape)}, which does not go with a parameter of "
-                    f"{list(leaf.param.shape)}; import without the optimiser's state"
+                    f"{list(leaf.param.shape)}; set optimizer_state to drop"
                 )
             flat[f"{name}/{slot}"] = array
     return {"param_states": trees.unflatten(flat)} if flat else {}

@@ -1,8 +1,9 @@
 """T5X's scanned layers: one array for all layers of a stack, with the layers as its second dimension.
 
-`encoder/encoder/mlp/wo/kernel` [mlp, layers, embed] stands for `encoder/layers_<i>/mlp/wo/kernel` [mlp, embed]. Kernels of
-attention have their heads apart there: [embed, layers, heads, kv] stands for [embed, heads * kv]. Layers that are not scanned may have kernels with the heads apart as well; and where each layer
-has a position bias of its own, they have to be the same, because models here share one.
+`encoder/encoder/mlp/wo/kernel` [mlp, layers, embed] stands for `encoder/layers_<i>/mlp/wo/kernel` [mlp, embed]. Kernels
+of attention have their heads apart there, [embed, layers, heads, kv] for [embed, heads * kv]; those of layers that are
+not scanned may have that too. Where each layer has a position bias of its own they have to be the same, because models
+here share one.
 
 Adafactor's statistics follow their parameter. A stacked kernel has row statistics over `embed` and column statistics
 over the rest, by the names of its axes; one of two dimensions is factored by size, so that rows and columns may change
@@ -126,7 +127,7 @@ def _one_layer(leaf: Leaf, axes: tuple[str, ...], index: int | None, *, path: st
         if not wanted or slot.shape != wanted:
             raise errors.CheckpointError(
                 f"{source}: {name} of {leaf.source} has shape {list(slot.shape)}, not {list(wanted)}; "
-                f"import without the optimiser's state"
+                f"set optimizer_state to drop"
             )
         slots[name] = _select(slot, of_slot[name], index)
     if _is_factored(slots) and _swaps(param, axes, path=path, source=source):
@@ -150,7 +151,7 @@ def _swaps(param: np.ndarray, axes: tuple[str, ...], *, path: str, source: str) 
     if not plan.is_factored:
         raise errors.CheckpointError(
             f"{source}: the statistics of {path} [{param.shape[0]}, {param.shape[1]}] are factored when stacked, not "
-            f"by themselves (below {smallest}); convert without the optimiser's state"
+            f"by themselves (below {smallest}); set optimizer_state to drop"
         )
     left = [axis for axis in axes if axis not in (LAYERS, "kv")]
     return plan.rows != (left.index("embed"),)
@@ -174,7 +175,7 @@ def _with_shared_bias(leaves: dict[str, Leaf], *, source: str) -> dict[str, Leaf
         if any(not contents.same_bits(slot, leaf.slots[key]) for key, slot in first.slots.items()):
             raise errors.CheckpointError(
                 f"{source}: the optimiser's state of the {layer[1]}'s position biases differs from layer to layer; "
-                f"import without the optimiser's state"
+                f"set optimizer_state to drop"
             )
     return kept
 
