@@ -77,7 +77,11 @@ def _leaves(state: Mapping[str, Any], folder: str, optimizer_state: OptimizerSta
     slots: dict[str, dict[str, np.ndarray]] = {name: {} for name in params}
     for path, array in trees.flatten(state["opt_state"].get("param_states", {})).items():
         owner, _, slot = path.rpartition("/")
-        if owner not in params or slot not in _SLOTS:
+        if owner not in params and slot in _SLOTS:
+            raise errors.CheckpointError(
+                f"{folder} has no target/{owner}, whose optimiser's state it has; copy the checkpoint again"
+            )
+        if slot not in _SLOTS:
             raise errors.CheckpointError(
                 f"{folder}: state/param_states/{path} is not of Adafactor; set optimizer_state to drop"
             )
