@@ -106,14 +106,16 @@ def require_shapes(found: Mapping[str, tuple[int, ...]], architecture: Architect
     missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     wrong = [path for path in sorted(expected.keys() & found.keys()) if found[path] != expected[path]]
     if missing:
-        raise errors.CheckpointError(f"{source} has no {missing[0]}{_more(missing)}; check that it is a whole T5 model")
+        raise errors.CheckpointError(
+            f"{source} has no {missing[0]}{and_more(missing)}; check that it is a whole T5 model"
+        )
     if unknown:
         raise errors.CheckpointError(
-            f"{source} has {unknown[0]}{_more(unknown)}, which no T5 of these dimensions has; it cannot be imported"
+            f"{source} has {unknown[0]}{and_more(unknown)}, which no T5 of these dimensions has; it cannot be imported"
         )
     if wrong:
         raise errors.CheckpointError(
-            f"{source}: {wrong[0]} has shape {list(found[wrong[0]])}, not {list(expected[wrong[0]])}{_more(wrong)}; "
+            f"{source}: {wrong[0]} has shape {list(found[wrong[0]])}, not {list(expected[wrong[0]])}{and_more(wrong)}; "
             f"check which model it is"
         )
 
@@ -133,7 +135,8 @@ def require_same_architecture(found: Architecture, wanted: Architecture, *, sour
             )
 
 
-def _more(names: list[str]) -> str:
+def and_more(names: list[str]) -> str:
+    """Returns how many names there are besides the first, in words; nothing for one."""
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 

@@ -196,15 +196,14 @@ def _require_names(folder: str, tensors: Tensors, rules: list[Rule]) -> None:
     known = {rule.tensor for rule in rules}
     missing, unknown = sorted(known - tensors.keys()), sorted(tensors.keys() - known)
     if missing:
-        raise errors.CheckpointError(f"{folder} has no {missing[0]}{_more(missing)}; copy the checkpoint again")
+        raise errors.CheckpointError(
+            f"{folder} has no {missing[0]}{contents.and_more(missing)}; copy the checkpoint again"
+        )
     if unknown:
         raise errors.CheckpointError(
-            f"{folder} has {unknown[0]}{_more(unknown)}, which no T5 of its {CONFIG_FILE} has; it cannot be imported"
+            f"{folder} has {unknown[0]}{contents.and_more(unknown)}, which no T5 of its {CONFIG_FILE} has; "
+            f"it cannot be imported"
         )
-
-
-def _more(names: list[str]) -> str:
-    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
 def _parameter(folder: str, rule: Rule, tensor: np.ndarray) -> tuple[np.ndarray, TensorMapping]:
