@@ -65,16 +65,23 @@ def compare(name: str, before: Contents, after: Contents) -> Comparison:
     state = "equal" if not _differing(left, right) else "differs"
     if not left or not right:
         state = "not stored"
-    moved = contents.logits(before.architecture, before.params) - contents.logits(after.architecture, after.params)
-    # NaN on both sides would pass for a large number only by accident.
-    largest = float(np.max(np.abs(moved))) if np.all(np.isfinite(moved)) else float("inf")
     return Comparison(
         name=name,
         tensors=len(before.params),
         differing=differing,
         optimizer_state=state,
-        logits_difference=largest,
+        logits_difference=_largest_difference(
+            contents.logits(before.architecture, before.params), contents.logits(after.architecture, after.params)
+        ),
     )
+
+
+def _largest_difference(left: np.ndarray, right: np.ndarray) -> float:
+    """Returns 0 for the same logits, NaN among them or not, and infinity where only one side is a number."""
+    if np.array_equal(left, right, equal_nan=True):
+        return 0.0
+    moved = np.abs(left - right)
+    return float(np.max(moved)) if np.all(np.isfinite(moved)) else float("inf")
 
 
 def _differing(left: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]) -> list[str]:

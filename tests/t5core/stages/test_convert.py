@@ -1,5 +1,6 @@
 """Conversions as the workflow and the shell make them: what is written, what is said, what is reused or refused."""
 
+import dataclasses
 import json
 import shutil
 
@@ -132,6 +133,15 @@ def test_a_difference_is_reported_and_fails_the_conversion(tmp_path):
     assert summary["status"] == "different"
     assert summary["largest_logits_difference"] > 1e-3
     assert "differs: encoder/encoder_norm/scale" in (tmp_path / "convert" / "parity.txt").read_text()
+
+
+def test_a_model_that_has_diverged_is_compared_too():
+    found = made()
+    diverged = dataclasses.replace(
+        found, params={**found.params, "encoder/encoder_norm/scale": np.full(6, np.nan, np.float32)}
+    )
+    assert parity.compare("", diverged, diverged).is_equal
+    assert parity.compare("", diverged, found).logits_difference == float("inf")
 
 
 def test_logits_move_when_any_parameter_does():
