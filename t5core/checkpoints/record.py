@@ -11,6 +11,7 @@ from pydantic import Field
 
 from t5core.config.base import StrictModel
 from t5core.config.edges import ParentRef
+from t5core.config.presets import Architecture
 from t5core.metrics import json_numbers
 
 FORMAT_VERSION = 1
@@ -52,11 +53,23 @@ class SchedulePosition(StrictModel):
     data_start: int = 0
 
 
+class ImportSource(StrictModel):
+    """Somebody else's checkpoint that a state was read from.
+
+    `digest` is a SHA-256 over its files, `architecture` what it was found to be.
+    """
+
+    format: str
+    uri: str
+    digest: str
+    architecture: Architecture
+
+
 class Provenance(StrictModel):
     """Everything besides the arrays that the rest of the run follows from, and what went into the run so far.
 
     `action_state` is what the actions between segments remember, `parent` the checkpoint of another run that this run
-    was started from.
+    was started from, `imported_from` the checkpoint of other software that this one was read from.
     """
 
     seed: int
@@ -66,6 +79,7 @@ class Provenance(StrictModel):
     schedule: SchedulePosition
     action_state: json_numbers.AnyState = {}
     parent: ParentRef | None = None
+    imported_from: ImportSource | None = None
 
 
 class CheckpointRecord(StrictModel):

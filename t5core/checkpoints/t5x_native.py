@@ -26,6 +26,7 @@ import tensorstore
 from flax import serialization
 
 from t5core import errors, storage, trees
+from t5core.checkpoints import enclosure, msgpack_structure
 from t5core.data.scratch import Scratch
 
 Tree = dict[str, Any]
@@ -34,7 +35,8 @@ INDEX_FILE = "checkpoint"
 VERSION = 3
 MAX_BYTES = 256 << 30
 _CHUNK_BYTES = 64 << 20
-_MAX_DEPTH = 64
+_EXTENSIONS = (1, 2, 3)  # what flax writes: array, complex number, numpy scalar
+_BEST_COMPRESSION = 1032  # of gzip, which T5X compresses chunks with
 _STEP_FOLDER = re.compile(r"checkpoint_(\d+)")
 _SPEC_KEYS = {"driver", "kvstore", "metadata"}
 _DTYPES = frozenset(
@@ -66,12 +68,17 @@ def read_t5x_checkpoint(uri: str, *, select: Callable[[str], bool] | None = None
     """
     folder = str(uri).rstrip("/")
     version, found = _indexed(folder, max_bytes)
+    on_disk = sum(enclosure.files_of(folder).values())
     leaves = {path: leaf for path, leaf in found.items() if select is None or select(path)}
     specs = {path: _Array(folder, path, leaf) for path, leaf in leaves.items() if isinstance(leaf, dict)}
     total = sum(spec.size_bytes for spec in specs.values())
     if total > max_bytes:
         raise errors.CheckpointError(
             f"{folder} declares {total} bytes of arrays; raise max_bytes={max_bytes} to read it"
+        )
+    if total > on_disk * _BEST_COMPRESSION:
+        raise errors.CheckpointError(
+            f"{folder} declares {total} bytes of arrays, and its files have {on_disk}; copy the checkpoint again"
         )
     opened = {path: spec.open() for path, spec in specs.items()}
     reads = {path: specs[path].start_read(future) for path, future in opened.items()}
@@ -121,8 +128,9 @@ def _unpacked(folder: str, max_bytes: int) -> Tree:
     if packed.startswith(b"model_checkpoint_path"):
         raise errors.CheckpointError(f"{folder} is a TensorFlow checkpoint; convert it with T5X to its native format")
     try:
+        msgpack_structure.check(packed, extensions=_EXTENSIONS)
         content = serialization.msgpack_restore(packed)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise errors.CheckpointError(f"{index} is damaged ({_first_line(error)}); copy the checkpoint again") from error
     if not isinstance(content, dict):
         raise errors.CheckpointError(f"{index} holds a {type(content).__name__}, not a T5X checkpoint; check the path")
@@ -144,8 +152,6 @@ def _leaves(tree: Mapping[Any, Any], folder: str, prefix: tuple[str, ...] = ()) 
     Raises:
       CheckpointError: what is there is neither.
     """
-    if len(prefix) > _MAX_DEPTH:
-        raise errors.CheckpointError(f"{folder} is nested deeper than {_MAX_DEPTH} levels; check where it comes from")
     for key, value in tree.items():
         if not isinstance(key, str) or not key or "/" in key:
             raise errors.CheckpointError(f"{folder} has the name {key!r} below {'/'.join(prefix)!r}; names are words")

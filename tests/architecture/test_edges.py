@@ -9,9 +9,13 @@ import pytest
 
 from t5core.config.schema import PretrainConfig
 from tasks import training
-from workflows import blocks, pretrain
+from workflows import blocks, convert, pretrain
 
-WORKFLOWS = {"pretrain": pretrain.pretrain, **{f"block_{pool}": block for pool, block in blocks.BLOCKS.items()}}
+WORKFLOWS = {
+    "pretrain": pretrain.pretrain,
+    "convert": convert.convert,
+    **{f"block_{pool}": block for pool, block in blocks.BLOCKS.items()},
+}
 
 
 def edges(workflow):

@@ -1,0 +1,29 @@
+"""The conversion as a DAG, in this process, and its settings on pyflyte's command line."""
+
+import pytest
+
+from t5core import errors
+from t5core.config.convert_schema import ConvertConfig
+from t5core.importers import formats
+from tests.t5core.importers.making import HUGGINGFACE
+from workflows import convert, pyflyte_plugin
+
+
+def test_the_dag_converts_and_reports(tmp_path):
+    overrides = [f"run.root={tmp_path}", f"source.uri={HUGGINGFACE}", "destination.format=t5flow"]
+    summary = convert.convert(overrides=overrides)
+    assert (summary.status, summary.tensors, summary.largest_logits_difference) == ("equal", 52, 0.0)
+    assert formats.detect(summary.checkpoint) == "t5flow"
+    names = {path.name for path in (tmp_path / "convert").iterdir()}
+    assert {"summary.json", "report.html", "parity.json", "parity.txt", "conversion.json", "checkpoints"} <= names
+
+
+def test_a_file_of_settings_is_read_as_those_of_its_workflow(tmp_path):
+    settings = tmp_path / "mine.yaml"
+    settings.write_text("destination: {format: t5x, layout: scanned}")
+    inlined = pyflyte_plugin._inline_config(["--config", str(settings)], ConvertConfig)
+    config = ConvertConfig.model_validate_json(inlined[1])
+    assert (config.destination.format, config.destination.layout) == ("t5x", "scanned")
+    settings.write_text("train: {total_steps: 3}")
+    with pytest.raises(errors.ConfigError, match="unknown key 'train'"):
+        pyflyte_plugin._inline_config(["--config", str(settings)], ConvertConfig)
