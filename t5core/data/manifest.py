@@ -48,6 +48,8 @@ class SplitRecord(StrictModel):
       pass_rows: rows of each pass over the corpus, in the order in which they lie; () for a single pass.
       truncated: examples that were cut to fit, by feature.
       dropped: examples that were left out, by reason.
+      noted: what befell how many of those that stayed, as that bytes were replaced which are not UTF-8.
+      first: where the first document of a reason in `dropped` or `noted` stands, if it has a place.
       unknown_tokens: tokens that the vocabulary could not spell.
     """
 
@@ -57,6 +59,8 @@ class SplitRecord(StrictModel):
     pass_rows: tuple[NonNegativeInt, ...] = ()
     truncated: dict[str, NonNegativeInt] = {}
     dropped: dict[str, NonNegativeInt] = {}
+    noted: dict[str, NonNegativeInt] = {}
+    first: dict[str, str] = {}
     unknown_tokens: NonNegativeInt = 0
 
     @property

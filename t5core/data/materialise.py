@@ -6,14 +6,16 @@ TensorFlow-free: what needs SeqIO runs in the worker, which is not even started 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from t5core import errors, fingerprints, progress, storage
 from t5core.config.data_schema import DataConfig, TaskConfig
 from t5core.config.edges import DatasetRef, ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import PretrainConfig
-from t5core.data import manifest, worker
+from t5core.data import filters, manifest, worker
 from t5core.data.noise import SpanCorruption
-from t5core.data.sources import VALIDATION, Scan, TaskSource, columns_of
+from t5core.data.sources import TRAIN, VALIDATION, Scan, TaskSource, columns_of
 from t5core.evaluation import metric_functions
 
 _DECIDING_MODULES = (
@@ -21,14 +23,18 @@ _DECIDING_MODULES = (
     "t5core.data.documents",
     "t5core.data.examples",
     "t5core.data.files",
+    "t5core.data.filters",
     "t5core.data.materialise",
     "t5core.data.noise",
     "t5core.data.preprocessors",
+    "t5core.data.seqio_counts",
     "t5core.data.seqio_materialise",
+    "t5core.data.seqio_spans",
     "t5core.data.seqio_tasks",
     "t5core.data.sources",
     "t5core.data.store",
     "t5core.data.templates",
+    "t5core.data.utf8",
     "t5core.data.vocabulary",
     "t5core.data.zarr",
 )
@@ -40,7 +46,7 @@ _DECIDING_MODULES_OF_REGISTERED = (
     "t5core.data.store",
     "t5core.data.zarr",
 )
-_NOISY = ("span_corruption", "prefix_lm")
+_NOISY = ("span_corruption", "prefix_lm", "ul2")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,11 +143,16 @@ def _check_lengths(config: PretrainConfig, task: TaskConfig) -> None:
 def _scanned(data: DataConfig, task: TaskConfig) -> Scan:
     scan = TaskSource(task).scan
     if not scan.documents[VALIDATION] and not data.allow_missing_split:
-        raise errors.DataError(
-            f"task {task.name!r}: none of its {scan.documents['train']} documents is held out for validation; "
-            "name validation_files, or set data.allow_missing_split=true"
-        )
+        if task.validation_files:
+            what = f"its validation_files give no documents{_spelt(scan.dropped[VALIDATION])}; mend them"
+        else:
+            what = f"none of its {scan.documents[TRAIN]} documents is held out for validation; name validation_files"
+        raise errors.DataError(f"task {task.name!r}: {what}, or set data.allow_missing_split=true")
     return scan
+
+
+def _spelt(dropped: Mapping[str, int]) -> str:
+    return "".join(f", {count} dropped: {reason}" for reason, count in dropped.items())
 
 
 def task_parts(run: ResolvedRun, task: TaskConfig, vocabulary: VocabularyRef) -> dict[str, str]:
@@ -166,14 +177,17 @@ def task_parts(run: ResolvedRun, task: TaskConfig, vocabulary: VocabularyRef) ->
     return {
         **parts,
         "data": TaskSource(task).digest(),
+        "filters": storage.fingerprint([task.invalid_utf8, filters.fingerprint(task)]),
         "objective": storage.fingerprint(_settings_that_count(task)),
         "code": fingerprints.code_fingerprint(*_DECIDING_MODULES),
     }
 
 
-def _settings_that_count(task: TaskConfig) -> list[str | float]:
+def _settings_that_count(task: TaskConfig) -> list[Any]:
     if task.objective == "supervised":
         return [task.objective, task.inputs, task.targets]
+    if task.objective == "ul2":
+        return [task.objective, task.text, [denoiser.model_dump() for denoiser in task.ul2_denoisers]]
     if task.objective == "span_corruption":
         return [task.objective, task.text, task.noise_density, task.mean_noise_span_length]
     return [task.objective, task.text]

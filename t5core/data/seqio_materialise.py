@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from t5core import errors, storage
 from t5core.config.data_schema import DataConfig, TaskConfig
-from t5core.data import manifest, seqio_registered, seqio_tasks, worker
+from t5core.data import manifest, seqio_counts, seqio_registered, seqio_tasks, worker
 from t5core.data.documents import key_hash
 from t5core.data.examples import ExampleWriter, Ragged
 from t5core.data.manifest import FeatureSpec, Manifest, SplitRecord, token_dtype
@@ -43,6 +44,7 @@ def materialise(work: Work) -> Manifest:
     source = None if work.scan is None else TaskSource(config, scan=work.scan)
     task = _task(work, config, source)
     _check(task, data)
+    seqio_counts.taken()  # of a call that was broken off
     with DatasetWriter(work.uri) as dataset:
         splits = {TRAIN: _write_training(dataset, task, work)}
         raw: list[dict[str, Any]] = []
@@ -199,11 +201,16 @@ def _plain(value: Any) -> Any:
 
 
 def _record(writer: ExampleWriter, work: Work, split: str) -> SplitRecord:
-    dropped = dict(work.scan.dropped[split]) if work.scan is not None else {}
+    scan, counts = work.scan, seqio_counts.taken()
+    dropped, noted = writer.dropped + Counter(counts.dropped), Counter(counts.noted)
+    if scan is not None:
+        dropped, noted = dropped + Counter(scan.dropped[split]), noted + Counter(scan.noted[split])
     return writer.rows.close().model_copy(
         update={
             "truncated": dict(+writer.truncated),
-            "dropped": dropped | dict(+writer.dropped),
+            "dropped": dict(dropped),
+            "noted": dict(noted),
+            "first": dict(scan.first[split]) if scan is not None else {},
             "unknown_tokens": writer.unknown_tokens,
         }
     )

@@ -57,7 +57,7 @@ def check_embedding_rows(config: PretrainConfig, *, pieces: int, sentinels: int)
             f"a vocabulary of {pieces} pieces + {extra_ids} extra ids = {pieces + extra_ids}, rounded up to {needed}, "
             f"does not fit the model's {rows} embedding rows; set model.vocab_size={needed} or change data.vocabulary"
         )
-    needing = [task.name for task in config.data.tasks if task.objective == "span_corruption" and not task.is_seqio]
+    needing = [task.name for task in config.data.tasks if task.needs_sentinels and not task.is_seqio]
     if needing and not sentinels:
         raise errors.ConfigError(
             f"task {needing[0]!r}: span corruption needs sentinels, but data.vocabulary.extra_ids=0; set it to 100"
