@@ -132,7 +132,10 @@ class PretrainConfig(StrictModel):
                 "set model.family: decoder_only and data.feature_lengths.inputs, or remove it"
             )
         tasks = [task.name for task in self.data.tasks]
+        may_be_mixtures = any(task.is_seqio for task in self.data.tasks)  # whose tasks are known once it is imported
         for action in self.train.actions:
-            if action.watched is not None and action.watched[0] not in tasks:
+            if action.watched is None or may_be_mixtures:
+                continue
+            if action.watched[0] not in tasks:
                 raise ValueError(f"train.actions: {errors.unknown_name('task', action.watched[0], tasks)}")
         return self

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from t5core import errors, storage
 from t5core.config.data_schema import DataConfig, TaskConfig
-from t5core.data import manifest, seqio_counts, seqio_registered, seqio_tasks, worker
+from t5core.data import manifest, seqio_cached, seqio_counts, seqio_registered, seqio_tasks, worker
 from t5core.data.documents import key_hash
 from t5core.data.examples import ExampleWriter, Ragged
 from t5core.data.manifest import FeatureSpec, Manifest, SplitRecord, token_dtype
@@ -43,7 +43,7 @@ def materialise(work: Work) -> Manifest:
     data, config = work.request.run.config.data, task_named(work.request.run.config.data, work.request.task)
     source = None if work.scan is None else TaskSource(config, scan=work.scan)
     task = _task(work, config, source)
-    _check(task, data)
+    _check(task, data, use_cached=config.use_cached)
     seqio_counts.taken()  # of a call that was broken off
     with DatasetWriter(work.uri) as dataset:
         splits = {TRAIN: _write_training(dataset, task, work)}
@@ -72,22 +72,28 @@ def _task(work: Work, config: TaskConfig, source: TaskSource | None) -> seqio.Ta
         return seqio_tasks.task_from_config(
             config, source=source, vocabulary=seqio_tasks.vocabulary_for_seqio(reference)
         )
+    if config.cache is not None:
+        seqio_cached.check_tokens(config, vocabulary=load_vocabulary(reference))
+        return seqio_cached.task_from_cache(config, vocabulary=seqio_tasks.vocabulary_for_seqio(reference))
     assert data.module is not None, "the configuration checks that"
-    task = seqio_registered.registered_task(config.name, module=data.module)
+    task = seqio_registered.registered_task(config.name, module=data.module, cache_dirs=data.seqio_cache_dirs)
     seqio_registered.check_vocabulary(task, reference)
+    if config.use_cached:
+        seqio_registered.check_cached(task)
     return task
 
 
-def _check(task: seqio.Task, data: DataConfig) -> None:
+def _check(task: seqio.Task, data: DataConfig, *, use_cached: bool) -> None:
     for side in task.output_features:
         if side not in data.feature_lengths:
             raise errors.ConfigError(
                 f"task {task.name!r} has the feature {side!r}, but data.feature_lengths has none of that name; "
                 f"it has {', '.join(sorted(data.feature_lengths))}"
             )
-    if task.requires_caching:
+    if task.requires_caching and not use_cached:
         raise errors.ConfigError(
-            f"SeqIO task {task.name!r} requires a SeqIO cache; register it without `required=True`"
+            f"SeqIO task {task.name!r} requires a SeqIO cache; set use_cached and data.seqio_cache_dirs, or register "
+            "it without `required=True`"
         )
     for split, needed in ((TRAIN, True), (VALIDATION, not data.allow_missing_split)):
         if needed and split not in task.splits:
@@ -154,6 +160,7 @@ def _examples(task: seqio.Task, work: Work, split: str, *, seed: int) -> Dataset
         shuffle=False,
         seed=seed,
         num_epochs=1,
+        use_cached=task_named(work.request.run.config.data, work.request.task).use_cached,
         trim_output_features=False,  # the writer trims, and counts what it trims
         try_in_mem_cache=False,
     )
