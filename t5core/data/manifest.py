@@ -68,6 +68,17 @@ class SplitRecord(StrictModel):
         """The share of tokens that the vocabulary could not spell."""
         return self.unknown_tokens / max(1, sum(self.tokens.values()))
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader should know of the examples, a line each: how many were cut, left out or mended."""
+        cut = [f"{count} of {self.rows} {side} truncated" for side, count in sorted(self.truncated.items())]
+        out = [f"{count} dropped: {reason}{self._first(reason)}" for reason, count in sorted(self.dropped.items())]
+        kept = [f"{count} with {reason}{self._first(reason)}" for reason, count in sorted(self.noted.items())]
+        return (*cut, *out, *kept)
+
+    def _first(self, reason: str) -> str:
+        return f" (first: {self.first[reason]})" if reason in self.first else ""
+
 
 class TaskShare(StrictModel):
     """What a mixture took from one task.

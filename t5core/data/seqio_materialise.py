@@ -48,7 +48,7 @@ def materialise(work: Work) -> Manifest:
     with DatasetWriter(work.uri) as dataset:
         splits = {TRAIN: _write_training(dataset, task, work)}
         raw: list[dict[str, Any]] = []
-        if VALIDATION in task.splits:
+        if VALIDATION in task.splits and not (data.allow_missing_split and _is_empty(task, work, VALIDATION)):
             splits[VALIDATION], raw = _write_validation(dataset, task, work, limit=config.max_validation_examples)
             lines = (json.dumps(example, ensure_ascii=False) + "\n" for example in raw)
             storage.write_text(f"{dataset.folder}/{EXAMPLES_FILE}", "".join(lines))
@@ -116,10 +116,11 @@ def _write_training(dataset: DatasetWriter, task: seqio.Task, work: Work) -> Spl
     record = _record(writer, work, TRAIN)
     if not record.rows:
         reasons = "".join(f", {count} dropped: {reason}" for reason, count in record.dropped.items())
-        read = task.num_input_examples(TRAIN)
+        source: Dataset = task.source.get_dataset(TRAIN, shuffle=False)
+        read = int(source.reduce(np.int64(0), lambda count, _: count + 1))
         raise errors.DataError(
-            f"task {task.name!r} gives no training examples from the {read if read is not None else 'examples'} in its "
-            f"source{reasons}; look at its text and its filters"
+            f"task {task.name!r} gives no training examples from the {read} in its source{reasons}; "
+            "look at its text and its filters"
         )
     return record.model_copy(update={"pass_rows": tuple(pass_rows) if len(pass_rows) > 1 else ()})
 
@@ -142,6 +143,12 @@ def _write_validation(
     if not record.rows:
         raise errors.DataError(f"task {task.name!r}: its validation split gives no examples; mend its text or filters")
     return record, raw
+
+
+def _is_empty(task: seqio.Task, work: Work, split: str) -> bool:
+    first = next(iter(_examples(task, work, split, seed=_VALIDATION_SEED).take(1)), None)
+    seqio_counts.taken()
+    return first is None
 
 
 def _writer(dataset: DatasetWriter, task: seqio.Task, work: Work, split: str) -> tuple[ExampleWriter, list[str]]:
