@@ -4,6 +4,7 @@ import pytest
 
 from t5core import errors
 from t5core.data import registered_mixtures, worker
+from t5core.stages import resolve
 from tests.t5core.data.task_runs import run_of
 
 pytestmark = pytest.mark.xdist_group("seqio")
@@ -39,6 +40,17 @@ def test_the_other_settings_go_to_each_task():
 def test_tasks_stay_as_they_are():
     config = run_of("x", [{"name": "registered_good"}], module=MODULE).config
     assert registered_mixtures.expanded(config) == config
+
+
+@pytest.mark.parametrize(("task", "known"), [("registered_good", True), ("registered_mixture", False)])
+def test_actions_name_the_tasks_of_a_mixture(task, known):
+    actions = [{"name": "terminate_on_nan", "task": task, "metric": "loss"}]
+    config = run_of("x", [{"name": "registered_mixture"}], module=MODULE, train={"actions": actions}).config
+    if known:
+        resolve.check(registered_mixtures.expanded(config))
+        return
+    with pytest.raises(errors.ConfigError, match=r"^train\.actions: unknown task 'registered_mixture'; did you mean"):
+        resolve.check(registered_mixtures.expanded(config))
 
 
 def test_without_seqio_tasks_no_worker_is_needed(monkeypatch):
