@@ -90,4 +90,4 @@ def _not_looked_for(task: TaskConfig, *, asks_seqio: bool) -> str | None:
 
 
 def _text_bytes(run: ResolvedRun) -> int:
-    return sum(sample.text_bytes(task) for task in run.config.data.tasks if not task.is_seqio)
+    return sum(sample.text_bytes(task) for task in run.config.data.tasks if task.has_documents)

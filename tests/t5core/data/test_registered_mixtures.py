@@ -49,7 +49,7 @@ def test_actions_name_the_tasks_of_a_mixture(task, known):
     if known:
         resolve.check(registered_mixtures.expanded(config))
         return
-    with pytest.raises(errors.ConfigError, match=r"^train\.actions: unknown task 'registered_mixture'; did you mean"):
+    with pytest.raises(errors.ConfigError, match=r"^train\.actions\.0: unknown task 'registered_mixture'; did you"):
         resolve.check(registered_mixtures.expanded(config))
 
 
