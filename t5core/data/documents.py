@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -17,11 +18,26 @@ class Document:
       columns: its texts, by the name of the column.
       key: documents with equal keys always fall on the same side of a split.
       place: where it stands, for messages: FILE:LINE.
+      mended: whether something in it was not UTF-8 and gave way to U+FFFD.
     """
 
     columns: Mapping[str, str]
     key: str
     place: str
+    mended: bool = False
+
+
+class Tally:
+    """Counts documents by reason and remembers where the first one of each stands."""
+
+    def __init__(self) -> None:
+        self.counts: collections.Counter[str] = collections.Counter()
+        self.first: dict[str, str] = {}
+
+    def add(self, reason: str, document: Document) -> None:
+        """Counts a document under `reason`."""
+        self.counts[reason] += 1
+        self.first.setdefault(reason, document.place)
 
 
 def key_hash(key: str) -> int:

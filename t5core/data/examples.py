@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Bool, Int
 
+from t5core import errors
 from t5core.data.store import RowWriter
 from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary
 
@@ -62,7 +63,13 @@ class ExampleWriter:
         self.unknown_tokens = 0
 
     def append(self, batch: Mapping[str, Ragged]) -> Bool[np.ndarray, " examples"]:
-        """Writes a batch, but for examples without targets, and returns which were written."""
+        """Writes a batch, but for examples without targets, and returns which were written.
+
+        Raises:
+          DataError: a token is beyond the vocabulary.
+        """
+        for side in self._lengths:
+            self._check_ids(side, batch[side].values)
         padded = {side: batch[side].padded(length) for side, length in self._lengths.items()}
         kept = np.any(padded["targets"] != 0, axis=1)
         self.dropped["no targets"] += int(np.count_nonzero(~kept))
@@ -72,6 +79,15 @@ class ExampleWriter:
                 self.unknown_tokens += int(np.count_nonzero(rows[kept] == self._vocabulary.unk_id))
         self.rows.append({side: rows[kept] for side, rows in padded.items()})
         return kept
+
+    def _check_ids(self, side: str, values: Int[np.ndarray, " tokens"]) -> None:
+        highest = self._vocabulary.vocab_size - 1
+        outside = values[(values < 0) | (values > highest)]
+        if outside.size:
+            raise errors.DataError(
+                f"{side} hold the token {outside[0]}, but the ids of the vocabulary go from 0 to "
+                f"{highest}; name the vocabulary that the tokens were made with"
+            )
 
     def _was_cut(self, feature: Ragged, rows: Int[np.ndarray, "examples length"]) -> Bool[np.ndarray, " examples"]:
         """Returns which examples lost tokens: here, or already in the task, where the text tells by its beginning."""

@@ -12,22 +12,25 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from t5core import errors, storage
+from t5core.data import utf8
 
 _BOM = b"\xef\xbb\xbf"
 _BLOCK = 1 << 20
 # csv refuses longer fields by default; a document may well be one.
 _LONGEST_FIELD = 1 << 30
+_PARQUET_ROWS = 1024
 
 
 class Row(NamedTuple):
-    """The texts of a row by column, and where it stands."""
+    """The texts of a row by column, where it stands, and whether bytes that are not UTF-8 were replaced in it."""
 
     place: str
     columns: dict[str, str]
+    mended: bool = False
 
 
 def matching(patterns: Sequence[str], *, task: str) -> tuple[str, ...]:
@@ -53,7 +56,12 @@ def _glob(pattern: str, *, task: str) -> list[str]:
         )
     matches: list[str] = []
     with contextlib.suppress(FileNotFoundError), _refusals_as_errors(pattern):  # a bucket may be missing as well
-        matches = sorted(match for match in filesystem.glob(path) if not filesystem.isdir(match))
+        matches = sorted(filesystem.glob(path))
+    folder = next(filter(filesystem.isdir, matches), None)
+    if folder is not None:
+        raise errors.DataError(
+            f"task {task!r}: {pattern} matches the folder {folder}; name its files too, as in {folder}/*, or fewer"
+        )
     if not matches:
         raise errors.DataError(f"task {task!r}: no file matches {pattern}; check the path (run in {os.getcwd()})")
     remote = storage.is_remote(pattern)
@@ -89,20 +97,25 @@ def _listed_checksum(file: str) -> str | None:
     return found.get("md5Hash") or found.get("crc32c")
 
 
-def rows(file: str, *, columns: Sequence[str]) -> Iterator[Row]:
+def rows(file: str, *, columns: Sequence[str], tolerant: bool = False) -> Iterator[Row]:
     """Yields the rows of `file` with just these columns as texts; what is null or a blank line comes as ''.
+
+    Args:
+      file: path or gs:// object.
+      columns: those to read.
+      tolerant: marks rows with bytes that are not UTF-8, with U+FFFD in their place, instead of refusing them.
 
     Raises:
       DataError: a column is missing, or a row cannot be read; the message names file and line.
     """
-    return _reader(file)(file, columns)
+    return _reader(file)(file, columns, tolerant)
 
 
 def _suffix(file: str) -> str:
     return os.path.splitext(file)[1].lower()
 
 
-def _reader(file: str) -> Callable[[str, Sequence[str]], Iterator[Row]]:
+def _reader(file: str) -> Callable[[str, Sequence[str], bool], Iterator[Row]]:
     readers = {".txt": _text, ".jsonl": _jsonl, ".tsv": _tsv, ".csv": _csv, ".parquet": _parquet}
     reader = readers.get(_suffix(file))
     if reader is None:
@@ -136,61 +149,72 @@ def _refusals_as_errors(file: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise errors.DataError(f"cannot read {file}: {error.strerror or error}; check your right to read it") from error
+        reason = " ".join(str(error.strerror or error).split())
+        remedy = "check your right to read it" if isinstance(error, PermissionError) else "check the file"
+        raise errors.DataError(f"cannot read {file}: {reason}; {remedy}") from error
 
 
-def _lines(file: str) -> Iterator[tuple[str, str]]:
+def _lines(file: str, tolerant: bool) -> Iterator[tuple[str, str]]:
     """Yields FILE:LINE and the line without its ending; a byte order mark is dropped."""
     with _opened(file) as handle:
         for number, line in enumerate(handle, start=1):
             place = f"{file}:{number}"
             content = line.removeprefix(_BOM) if number == 1 else line
-            try:
-                yield place, content.decode("utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise errors.DataError(
-                    f"{place}: byte 0x{content[error.start]:02x} at position {error.start + 1} is not UTF-8; "
-                    "convert the file to UTF-8"
-                ) from error
+            yield place, utf8.decoded(content, place=place, tolerant=tolerant).rstrip("\r\n")
 
 
-def _text(file: str, columns: Sequence[str]) -> Iterator[Row]:
+def _row(place: str, values: Mapping[str, Any], *, tolerant: bool) -> Row:
+    """Returns a row of what a file holds, as texts."""
+    mended, columns = False, {}
+    for name, value in values.items():
+        columns[name], replaced = utf8.whole(
+            _as_text(value, name=name, place=place), name=name, place=place, tolerant=tolerant
+        )
+        mended |= replaced
+    return Row(place, columns, mended)
+
+
+def _text(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
     _require(columns, ("text",), place=file)
-    for place, line in _lines(file):
-        yield Row(place, {"text": line})
+    for place, line in _lines(file, tolerant):
+        yield _row(place, {"text": line}, tolerant=tolerant)
 
 
-def _jsonl(file: str, columns: Sequence[str]) -> Iterator[Row]:
-    for place, line in _lines(file):
+def _jsonl(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
+    for place, line in _lines(file, tolerant):
         if not line.strip():
             yield Row(place, dict.fromkeys(columns, ""))
             continue
-        try:
-            content = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise errors.DataError(
-                f"{place}: not JSON ({error.msg} at position {error.pos + 1}); mend the line"
-            ) from error
-        if not isinstance(content, dict):
-            raise errors.DataError(
-                f"{place}: holds a {type(content).__name__}; write an object of columns in each line"
-            )
+        content = _json_object(line, place=place)
         _require(columns, content, place=place)
-        yield Row(place, {name: _as_text(content[name], name=name, place=place) for name in columns})
+        yield _row(place, {name: content[name] for name in columns}, tolerant=tolerant)
 
 
-def _tsv(file: str, columns: Sequence[str]) -> Iterator[Row]:
+def _json_object(line: str, *, place: str) -> dict[str, Any]:
+    try:
+        content = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise errors.DataError(f"{place}: not JSON ({error.msg} at position {error.pos + 1}); mend the line") from error
+    except (RecursionError, ValueError) as error:  # too deep, or a number of thousands of digits
+        raise errors.DataError(f"{place}: JSON that cannot be read ({error}); mend the line") from error
+    if not isinstance(content, dict):
+        raise errors.DataError(f"{place}: holds a {type(content).__name__}; write an object of columns in each line")
+    return content
+
+
+def _tsv(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
     """Reads tab-separated values, in which a quotation mark is a character like any other."""
-    return _table(file, ((place, line.split("\t") if line else []) for place, line in _lines(file)), columns)
+    records = ((place, line.split("\t") if line else []) for place, line in _lines(file, tolerant))
+    return _table(records, columns, tolerant)
 
 
-def _csv(file: str, columns: Sequence[str]) -> Iterator[Row]:
+def _csv(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
     csv.field_size_limit(_LONGEST_FIELD)
-    return _table(file, _csv_records(file), columns)
+    return _table(_csv_records(file, tolerant), columns, tolerant)
 
 
-def _csv_records(file: str) -> Iterator[tuple[str, list[str]]]:
-    reader = csv.reader((line + "\n" for _, line in _lines(file)), strict=True)
+def _csv_records(file: str, tolerant: bool) -> Iterator[tuple[str, list[str]]]:
+    reader = csv.reader((line + "\n" for _, line in _lines(file, tolerant)), strict=True)
     while True:
         begin = reader.line_num + 1
         try:
@@ -202,7 +226,7 @@ def _csv_records(file: str) -> Iterator[tuple[str, list[str]]]:
         yield f"{file}:{begin}", record
 
 
-def _table(file: str, records: Iterator[tuple[str, list[str]]], columns: Sequence[str]) -> Iterator[Row]:
+def _table(records: Iterator[tuple[str, list[str]]], columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
     """Yields the rows under a header of column names; an empty record is a blank row."""
     first = next(records, None)
     if first is None:
@@ -216,25 +240,49 @@ def _table(file: str, records: Iterator[tuple[str, list[str]]], columns: Sequenc
         if len(record) != len(header):
             raise errors.DataError(f"{place}: {len(record)} fields, but the header names {len(header)}; mend the line")
         fields = dict(zip(header, record, strict=True))
-        yield Row(place, {name: fields[name] for name in columns})
+        yield _row(place, {name: fields[name] for name in columns}, tolerant=tolerant)
 
 
-def _parquet(file: str, columns: Sequence[str]) -> Iterator[Row]:
+def _parquet(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
     import pyarrow
     from pyarrow import parquet
 
     with _opened(file) as handle:
         try:
             table = parquet.ParquetFile(handle)
-        except pyarrow.ArrowInvalid as error:
-            raise errors.DataError(f"{file} is not a Parquet file ({error}); write it again") from error
-        _require(columns, table.schema_arrow.names, place=file)
-        number = 0
-        for batch in table.iter_batches(batch_size=1024, columns=list(columns)):
-            for record in batch.to_pylist():
-                number += 1
-                place = f"{file}:{number}"
-                yield Row(place, {name: _as_text(record[name], name=name, place=place) for name in columns})
+            _require(columns, table.schema_arrow.names, place=file)
+            number = 0
+            for batch in table.iter_batches(batch_size=_PARQUET_ROWS, columns=list(columns)):
+                values = {name: _cells(batch.column(name)) for name in columns}
+                for index in range(batch.num_rows):
+                    number += 1
+                    place = f"{file}:{number}"
+                    record = {
+                        name: _cell(cells[index], place=place, tolerant=tolerant) for name, cells in values.items()
+                    }
+                    yield _row(place, record, tolerant=tolerant)
+        except pyarrow.ArrowException as error:
+            reason = " ".join(str(error).split())
+            raise errors.DataError(f"{file} is not a Parquet file, or damaged ({reason}); write it again") from error
+
+
+def _cells(array: Any) -> list[Any]:
+    """Returns the values of an Arrow array, texts still as the bytes that they are stored as."""
+    from pyarrow import types
+
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if types.is_string(array.type) or types.is_large_string(array.type):
+        return [_Encoded(value) if value is not None else None for value in array.cast("large_binary").to_pylist()]
+    return array.to_pylist()
+
+
+class _Encoded(bytes):
+    """A text as it is stored, to be told from a column of bytes."""
+
+
+def _cell(value: Any, *, place: str, tolerant: bool) -> Any:
+    return utf8.decoded(value, place=place, tolerant=tolerant) if isinstance(value, _Encoded) else value
 
 
 def _require(columns: Sequence[str], known: Sequence[str] | dict[str, Any], *, place: str) -> None:
@@ -245,21 +293,9 @@ def _require(columns: Sequence[str], known: Sequence[str] | dict[str, Any], *, p
 
 def _as_text(value: Any, *, name: str, place: str) -> str:
     if isinstance(value, str):
-        _check_whole(value, name=name, place=place)
         return value
     if value is None:
         return ""
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     raise errors.DataError(f"{place}: column {name!r} holds a {type(value).__name__}; use text or numbers")
-
-
-def _check_whole(value: str, *, name: str, place: str) -> None:
-    """Refuses what JSON can spell but UTF-8 cannot."""
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise errors.DataError(
-            f"{place}: column {name!r} holds half a surrogate pair at position {error.start + 1}; "
-            "write whole characters"
-        ) from error

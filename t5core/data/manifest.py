@@ -48,6 +48,8 @@ class SplitRecord(StrictModel):
       pass_rows: rows of each pass over the corpus, in the order in which they lie; () for a single pass.
       truncated: examples that were cut to fit, by feature.
       dropped: examples that were left out, by reason.
+      noted: what befell how many of those that stayed, as that bytes were replaced which are not UTF-8.
+      first: where the first document of a reason in `dropped` or `noted` stands, if it has a place.
       unknown_tokens: tokens that the vocabulary could not spell.
     """
 
@@ -57,12 +59,25 @@ class SplitRecord(StrictModel):
     pass_rows: tuple[NonNegativeInt, ...] = ()
     truncated: dict[str, NonNegativeInt] = {}
     dropped: dict[str, NonNegativeInt] = {}
+    noted: dict[str, NonNegativeInt] = {}
+    first: dict[str, str] = {}
     unknown_tokens: NonNegativeInt = 0
 
     @property
     def unknown_rate(self) -> float:
         """The share of tokens that the vocabulary could not spell."""
         return self.unknown_tokens / max(1, sum(self.tokens.values()))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader should know of the examples, a line each: how many were cut, left out or mended."""
+        cut = [f"{count} of {self.rows} {side} truncated" for side, count in sorted(self.truncated.items())]
+        out = [f"{count} dropped: {reason}{self._first(reason)}" for reason, count in sorted(self.dropped.items())]
+        kept = [f"{count} with {reason}{self._first(reason)}" for reason, count in sorted(self.noted.items())]
+        return (*cut, *out, *kept)
+
+    def _first(self, reason: str) -> str:
+        return f" (first: {self.first[reason]})" if reason in self.first else ""
 
 
 class TaskShare(StrictModel):

@@ -6,14 +6,16 @@ TensorFlow-free: what needs SeqIO runs in the worker, which is not even started 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from t5core import errors, fingerprints, progress, storage
 from t5core.config.data_schema import DataConfig, TaskConfig
 from t5core.config.edges import DatasetRef, ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import PretrainConfig
-from t5core.data import manifest, worker
+from t5core.data import filters, manifest, seqio_cache, worker
 from t5core.data.noise import SpanCorruption
-from t5core.data.sources import VALIDATION, Scan, TaskSource, columns_of
+from t5core.data.sources import TRAIN, VALIDATION, Scan, TaskSource, columns_of
 from t5core.evaluation import metric_functions
 
 _DECIDING_MODULES = (
@@ -21,14 +23,19 @@ _DECIDING_MODULES = (
     "t5core.data.documents",
     "t5core.data.examples",
     "t5core.data.files",
+    "t5core.data.filters",
     "t5core.data.materialise",
     "t5core.data.noise",
     "t5core.data.preprocessors",
+    "t5core.data.seqio_cached",
+    "t5core.data.seqio_counts",
     "t5core.data.seqio_materialise",
+    "t5core.data.seqio_spans",
     "t5core.data.seqio_tasks",
     "t5core.data.sources",
     "t5core.data.store",
     "t5core.data.templates",
+    "t5core.data.utf8",
     "t5core.data.vocabulary",
     "t5core.data.zarr",
 )
@@ -40,7 +47,7 @@ _DECIDING_MODULES_OF_REGISTERED = (
     "t5core.data.store",
     "t5core.data.zarr",
 )
-_NOISY = ("span_corruption", "prefix_lm")
+_NOISY = ("span_corruption", "prefix_lm", "ul2")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +74,7 @@ def materialise_task(request: TaskRequest) -> DatasetRef:
     if found is not None:
         return found
     worker.start()  # TensorFlow is imported while the text is looked at
-    scan = None if task.is_seqio else _scanned(run.config.data, task)
+    scan = _scanned(run.config.data, task) if task.has_documents else None
     with progress.stage(f"tokenise {task.name}", total=None, unit="examples") as bar:
         work = Work(request=request, uri=uri, parts=parts, scan=scan)
         made = worker.call("t5core.data.seqio_materialise:materialise", work, on_progress=bar.advance)
@@ -96,8 +103,11 @@ def check_task(config: PretrainConfig, task: TaskConfig) -> None:
         metric_functions.metric_function(metric)
     if task.is_seqio:
         return
-    columns_of(task)
+    inputs, targets = columns_of(task)
     _check_lengths(config, task)
+    if task.cache is not None:
+        return
+    filters.document_filters(task, columns=[*inputs, *targets])
     if not (task.validation_fraction or task.validation_files or config.data.allow_missing_split):
         raise errors.ConfigError(
             f"task {task.name!r} has no validation split: validation_fraction=0 and no validation_files; "
@@ -137,43 +147,53 @@ def _check_lengths(config: PretrainConfig, task: TaskConfig) -> None:
 def _scanned(data: DataConfig, task: TaskConfig) -> Scan:
     scan = TaskSource(task).scan
     if not scan.documents[VALIDATION] and not data.allow_missing_split:
-        raise errors.DataError(
-            f"task {task.name!r}: none of its {scan.documents['train']} documents is held out for validation; "
-            "name validation_files, or set data.allow_missing_split=true"
-        )
+        if task.validation_files:
+            what = f"its validation_files give no documents{_spelt(scan.dropped[VALIDATION])}; mend them"
+        else:
+            what = f"none of its {scan.documents[TRAIN]} documents is held out for validation; name validation_files"
+        raise errors.DataError(f"task {task.name!r}: {what}, or set data.allow_missing_split=true")
     return scan
+
+
+def _spelt(dropped: Mapping[str, int]) -> str:
+    return "".join(f", {count} dropped: {reason}" for reason, count in dropped.items())
 
 
 def task_parts(run: ResolvedRun, task: TaskConfig, vocabulary: VocabularyRef) -> dict[str, str]:
     """Returns everything that decides the bytes of the dataset, by what it is; a miss names the parts that differ."""
-    data = run.config.data
+    settings = run.config.data
     parts = {
         "vocabulary": vocabulary.fingerprint,
-        "feature_lengths": ",".join(f"{side}={length}" for side, length in sorted(data.feature_lengths.items())),
-        "passes": str(data.passes),
+        "feature_lengths": ",".join(f"{side}={length}" for side, length in sorted(settings.feature_lengths.items())),
+        "passes": str(settings.passes),
         "validation": storage.fingerprint(
-            [task.validation_fraction, task.max_validation_examples, data.allow_missing_split]
+            [task.validation_fraction, task.max_validation_examples, settings.allow_missing_split]
         ),
         "libraries": fingerprints.library_versions(*_DECIDING_LIBRARIES),
     }
     if task.is_seqio:
-        assert data.module is not None, "the configuration checks that"
-        described = worker.call("t5core.data.seqio_registered:describe_task", task.name, data.module)
+        assert settings.module is not None, "the configuration checks that"
+        arguments = (task.name, settings.module, settings.seqio_cache_dirs, task.use_cached)
+        described = worker.call("t5core.data.seqio_registered:describe_task", *arguments)
         ours = fingerprints.code_fingerprint(*_DECIDING_MODULES_OF_REGISTERED)
         return {**parts, "seed": str(run.seed), "data": described["data"], "code": f"{described['code']}+{ours}"}
     if task.objective in _NOISY:
         parts["seed"] = str(run.seed)
+    data = TaskSource(task).digest() if task.cache is None else seqio_cache.digest(task.cache, task=task.name)
     return {
         **parts,
-        "data": TaskSource(task).digest(),
+        "data": data,
+        "filters": storage.fingerprint([task.invalid_utf8, filters.fingerprint(task)]),
         "objective": storage.fingerprint(_settings_that_count(task)),
         "code": fingerprints.code_fingerprint(*_DECIDING_MODULES),
     }
 
 
-def _settings_that_count(task: TaskConfig) -> list[str | float]:
+def _settings_that_count(task: TaskConfig) -> list[Any]:
     if task.objective == "supervised":
         return [task.objective, task.inputs, task.targets]
+    if task.objective == "ul2":
+        return [task.objective, task.text, [denoiser.model_dump() for denoiser in task.ul2_denoisers]]
     if task.objective == "span_corruption":
         return [task.objective, task.text, task.noise_density, task.mean_noise_span_length]
     return [task.objective, task.text]

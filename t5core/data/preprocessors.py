@@ -1,4 +1,4 @@
-"""SeqIO preprocessors: templates, chunks, span corruption, prefix and full language modelling.
+"""SeqIO preprocessors: filters, templates, chunks, span corruption, UL2, prefix and full language modelling.
 
 Each takes and gives a `tf.data.Dataset`, as SeqIO expects, and can stand in any Task:
 
@@ -18,18 +18,21 @@ epochs of one `get_dataset` repeat the noise.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import seqio
 import tensorflow as tf
 
-from t5core.data import templates
-from t5core.data.noise import SpanCorruption
-from t5core.data.vocabulary import own_sentinels
+from t5core import errors
+from t5core.config.preprocessing_schema import UL2_DENOISERS, DenoiserConfig
+from t5core.data import seqio_counts, templates
+from t5core.data.noise import Noise, SpanCorruption, fitting_length, noise_of
+from t5core.data.seqio_spans import number_of_sentinels, span_mask, with_sentinels
 
 IDENTITY = "example_id"
-_CHUNK, _SIZE = "chunk", "size"
+_CHUNK, _SIZE, _DENOISER = "chunk", "size", "denoiser"
+CAPPED = "spans capped by the number of sentinels"
 _MAX_CHUNKS = 1 << 24
 
 # TensorFlow's stubs know too little of tensors: no operators, and too few arguments of `map`.
@@ -64,6 +67,37 @@ def _joined(pieces: tuple[templates.Piece, ...], example: Example) -> Tensor:
             value = example[column]
             texts.append(value if value.dtype == tf.string else tf.strings.as_string(value))
     return tf.strings.join(texts)
+
+
+def drop_unless(dataset: tf.data.Dataset, *, keeps: Callable[[Example], Tensor], reason: str) -> tf.data.Dataset:
+    """Returns the examples for which `keeps` gives true; the manifest counts the others under `reason`.
+
+    Args:
+      dataset: of any examples.
+      keeps: gives a boolean scalar for an example.
+      reason: why the others are left out.
+    """
+    return dataset.filter(lambda example: seqio_counts.keeps_or_counts(tf.cast(keeps(example), tf.bool), reason=reason))
+
+
+def drop_by_length(
+    dataset: tf.data.Dataset, *, feature: str, minimum: int = 0, maximum: int | None = None, reason: str
+) -> tf.data.Dataset:
+    """Returns the examples with `minimum` to `maximum` tokens of `feature`; the manifest counts the others.
+
+    Args:
+      dataset: tokenised.
+      feature: whose tokens are counted, those of EOS too if it is there already.
+      minimum: the fewest that stay.
+      maximum: the most that stay; None: any number.
+      reason: what the others are counted under.
+    """
+
+    def keeps(example: Example) -> Tensor:
+        size = tf.size(example[feature])
+        return (size >= minimum) & (size <= (maximum if maximum is not None else size))
+
+    return drop_unless(dataset, keeps=keeps, reason=reason)
 
 
 def chunk(dataset: tf.data.Dataset, *, length: int, feature: str = "targets") -> tf.data.Dataset:
@@ -133,23 +167,129 @@ def span_corruption(
     """
     vocabulary = output_features["targets"].vocabulary
     noise = SpanCorruption(
-        noise_density=noise_density, mean_span_length=mean_noise_span_length, sentinels=_sentinels(vocabulary)
+        noise_density=noise_density, mean_span_length=mean_noise_span_length, sentinels=number_of_sentinels(vocabulary)
     )
     length = noise.chunk_length(
         inputs_length=sequence_length["inputs"], targets_length=sequence_length["targets"], task=name
     )
-    counts = tf.constant([noise.counts(n) for n in range(length + 1)], tf.int32)
+    table = tf.constant([(*noise.counts(n), noise.is_capped(n)) for n in range(length + 1)], tf.int32)
 
     def corrupt(example: Example, seed: Tensor) -> Example:
-        tokens = example["targets"]
-        hidden = _span_mask(tf.size(tokens), counts=counts, seed=seed)
-        first_sentinel = vocabulary.vocab_size - 1
-        return {
-            "inputs": _with_sentinels(tokens, hidden, first_sentinel),
-            "targets": _with_sentinels(tokens, ~hidden, first_sentinel),
-        }
+        return _with_hidden_spans(example["targets"], table, seed=seed, first_sentinel=vocabulary.vocab_size - 1)
 
     return _map_with_seed(_padded_chunks(dataset, length=length), corrupt)
+
+
+def _with_hidden_spans(tokens: Tensor, table: Tensor, *, seed: Tensor, first_sentinel: int) -> Example:
+    """Returns inputs and targets of a text; `table`, int32[lengths, 3], has noise, spans and capped by length."""
+    size = tf.size(tokens)
+    noise, spans, capped = tf.unstack(table[size])
+    seqio_counts.note(capped > 0, reason=CAPPED)
+    hidden = span_mask(size, noise=noise, spans=spans, seed=seed)
+    return {
+        "inputs": with_sentinels(tokens, hidden, first_sentinel),
+        "targets": with_sentinels(tokens, ~hidden, first_sentinel),
+    }
+
+
+def mixture_of_denoisers(
+    dataset: tf.data.Dataset,
+    sequence_length: Lengths,
+    output_features: Features,
+    *,
+    denoisers: Sequence[DenoiserConfig] = UL2_DENOISERS,
+    name: str = "mixture_of_denoisers",
+) -> tf.data.Dataset:
+    """Returns `inputs` and `targets` made from texts tokenised as `targets` by one of several denoisers each.
+
+    A denoiser is drawn for each piece of a text, as often as its rate says, and the piece is as long as fits its inputs
+    and targets, so that no token is lost. Its mode token comes first in the inputs.
+
+    Args:
+      dataset: of texts.
+      sequence_length: lengths of inputs and targets.
+      output_features: given by SeqIO; the vocabulary of `targets` spells the mode tokens and has the sentinels.
+      denoisers: those of UL2 unless told otherwise.
+      name: of the task, for messages.
+
+    Raises:
+      ConfigError: the vocabulary has no sentinels, cannot spell a mode token, or a length holds no corrupted text.
+
+    Source: UL2 (arXiv:2205.05131, section 3.1). Deliberate differences: a sequential denoiser hides exactly its share,
+    without a sentinel, and mode tokens are spelt by the vocabulary as any text is.
+    """
+    vocabulary = output_features["targets"].vocabulary
+    sentinels, modes = number_of_sentinels(vocabulary), [_spelt(d.mode_token, vocabulary, name) for d in denoisers]
+    noises = [noise_of(denoiser, sentinels=sentinels, task=name) for denoiser in denoisers]
+    lengths = [
+        _piece_length(denoiser, sequence_length, noise=noise, mode=mode, name=name)
+        for denoiser, noise, mode in zip(denoisers, noises, modes, strict=True)
+    ]
+    tables = tf.constant(
+        [[(*noise.counts(n), noise.is_capped(n)) for n in range(max(lengths) + 1)] for noise in noises], tf.int32
+    )
+    is_suffix = tf.constant([denoiser.noise == "suffix" for denoiser in denoisers])
+    prefixes = tf.ragged.constant(modes, dtype=tf.int32)
+
+    def corrupt(example: Example, seed: Tensor) -> Example:
+        tokens, chosen = example["targets"], example[_DENOISER]
+        table = tables[chosen]
+        cut = tf.size(tokens) - table[tf.size(tokens), 0]
+        sides = tf.cond(
+            is_suffix[chosen],
+            lambda: {"inputs": tokens[:cut], "targets": tokens[cut:]},
+            lambda: _with_hidden_spans(tokens, table, seed=seed, first_sentinel=vocabulary.vocab_size - 1),
+        )
+        return {**sides, "inputs": tf.concat([prefixes[chosen], sides["inputs"]], 0)}
+
+    pieces = _pieces(dataset, lengths=lengths, rates=[denoiser.rate for denoiser in denoisers])
+    return _map_with_seed(pieces, corrupt)
+
+
+def _spelt(mode_token: str, vocabulary: seqio.Vocabulary, name: str) -> list[int]:
+    ids = list(map(int, vocabulary.encode(mode_token))) if mode_token else []
+    if vocabulary.unk_id in ids:
+        raise errors.ConfigError(
+            f"task {name!r}: the vocabulary cannot spell mode_token={mode_token!r}; use characters that it knows, or "
+            "data.vocabulary.byte_fallback"
+        )
+    return ids
+
+
+def _piece_length(denoiser: DenoiserConfig, lengths: Lengths, *, noise: Noise, mode: list[int], name: str) -> int:
+    length = fitting_length(noise, inputs_length=lengths["inputs"] - len(mode), targets_length=lengths["targets"])
+    if length < 2:
+        raise errors.ConfigError(
+            f"task {name!r}: feature lengths inputs={lengths['inputs']}, targets={lengths['targets']} hold no text "
+            f"corrupted by denoiser {denoiser.mode_token!r} with noise_density={denoiser.noise_density}, whose mode "
+            f"token takes {len(mode)}; make them longer"
+        )
+    return length
+
+
+def _pieces(dataset: tf.data.Dataset, *, lengths: Sequence[int], rates: Sequence[float]) -> tf.data.Dataset:
+    """Returns padded pieces of texts with the number of the `denoiser` drawn for each, and of its length."""
+    bounds = tf.cumsum(tf.constant(rates, tf.float32))
+    by_denoiser = tf.constant(lengths, tf.int32)
+
+    def cut(example: Example, seed: Tensor) -> Example:
+        tokens = example["targets"]
+        draws = tf.random.stateless_uniform([tf.size(tokens) // min(lengths) + 1], seed, alg="philox")
+        chosen = tf.searchsorted(bounds, draws * bounds[-1], side="right")
+        chosen = tf.minimum(chosen, len(lengths) - 1)
+        ends = tf.cumsum(tf.gather(by_denoiser, chosen))
+        starts = ends - tf.gather(by_denoiser, chosen)
+        count = tf.math.count_nonzero(starts < tf.size(tokens), dtype=tf.int32)
+        sizes = tf.minimum(ends, tf.size(tokens))[:count] - starts[:count]
+        ragged: Any = tf.RaggedTensor
+        rows = ragged.from_row_lengths(tokens, sizes).to_tensor(shape=[None, max(lengths)])
+        pieces = {"targets": rows, _SIZE: sizes, _CHUNK: tf.range(count), _DENOISER: chosen[:count]}
+        if IDENTITY in example:
+            pieces[IDENTITY] = tf.fill([count], example[IDENTITY])
+        return pieces
+
+    whole = dataset.map(lambda example: {**example, _SIZE: tf.size(example["targets"]), _CHUNK: _MAX_CHUNKS - 1})
+    return _map_with_seed(whole, cut).unbatch()
 
 
 def prefix_lm(dataset: tf.data.Dataset, sequence_length: Lengths, output_features: Features) -> tf.data.Dataset:
@@ -211,38 +351,3 @@ def _identity_of(example: Example) -> Tensor:
     content = tf.bitcast(tf.fingerprint(example["targets"][tf.newaxis])[0], tf.int64)
     document = tf.cast(example.get(IDENTITY, tf.constant(0, tf.int64)), tf.int64)
     return tf.stack([content, document * _MAX_CHUNKS + tf.cast(example[_CHUNK], tf.int64)])
-
-
-def _sentinels(vocabulary: seqio.Vocabulary) -> int:
-    """Returns how many sentinels there are, also where the model file brings them."""
-    if vocabulary.extra_ids or not isinstance(vocabulary, seqio.SentencePieceVocabulary):
-        return vocabulary.extra_ids
-    model = vocabulary.tokenizer
-    return own_sentinels(model.IdToPiece(number) for number in reversed(range(model.GetPieceSize())))
-
-
-def _span_mask(size: Tensor, *, counts: Tensor, seed: Tensor) -> Tensor:
-    """Returns bool[size], True where a token is hidden: spans of random lengths, the first token being kept."""
-    noise, spans = counts[size, 0], counts[size, 1]
-    draws = tf.random.stateless_uniform([size], seed, alg="philox")
-    hidden = _random_parts(noise, spans, draws=draws[:noise])
-    kept = _random_parts(size - noise, spans, draws=draws[noise:])
-    lengths = tf.reshape(tf.stack([kept, hidden], axis=1), [-1])
-    flags = tf.range(2 * tf.maximum(spans, 1)) % 2 == 1
-    return tf.repeat(flags, lengths)
-
-
-def _random_parts(total: Tensor, parts: Tensor, *, draws: Tensor) -> Tensor:
-    """Returns int32[parts] (one part at least) that sum to `total`, any such with 1 or more each as likely as another.
-
-    The cuts go where the largest of `draws`, float32[total], are; the last one is left out.
-    """
-    cuts = 1 + tf.sort(tf.math.top_k(draws[: total - 1], tf.maximum(parts - 1, 0)).indices)
-    return tf.concat([cuts, [total]], 0) - tf.concat([[0], cuts], 0)
-
-
-def _with_sentinels(tokens: Tensor, replaced: Tensor, first_sentinel: int) -> Tensor:
-    """Returns `tokens` with each run where `replaced` holds made into one sentinel, counted down from the first."""
-    starts = replaced & tf.logical_not(tf.concat([[False], replaced[:-1]], 0))
-    sentinels = first_sentinel + 1 - tf.cumsum(tf.cast(starts, tokens.dtype))
-    return tf.boolean_mask(tf.where(starts, sentinels, tokens), starts | ~replaced)

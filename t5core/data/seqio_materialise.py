@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from t5core import errors, storage
 from t5core.config.data_schema import DataConfig, TaskConfig
-from t5core.data import manifest, seqio_registered, seqio_tasks, worker
+from t5core.data import manifest, seqio_cached, seqio_counts, seqio_registered, seqio_tasks, worker
 from t5core.data.documents import key_hash
 from t5core.data.examples import ExampleWriter, Ragged
 from t5core.data.manifest import FeatureSpec, Manifest, SplitRecord, token_dtype
@@ -42,11 +43,12 @@ def materialise(work: Work) -> Manifest:
     data, config = work.request.run.config.data, task_named(work.request.run.config.data, work.request.task)
     source = None if work.scan is None else TaskSource(config, scan=work.scan)
     task = _task(work, config, source)
-    _check(task, data)
+    _check(task, data, use_cached=config.use_cached)
+    seqio_counts.taken()  # of a call that was broken off
     with DatasetWriter(work.uri) as dataset:
         splits = {TRAIN: _write_training(dataset, task, work)}
         raw: list[dict[str, Any]] = []
-        if VALIDATION in task.splits:
+        if VALIDATION in task.splits and not (data.allow_missing_split and _is_empty(task, work, VALIDATION)):
             splits[VALIDATION], raw = _write_validation(dataset, task, work, limit=config.max_validation_examples)
             lines = (json.dumps(example, ensure_ascii=False) + "\n" for example in raw)
             storage.write_text(f"{dataset.folder}/{EXAMPLES_FILE}", "".join(lines))
@@ -70,22 +72,28 @@ def _task(work: Work, config: TaskConfig, source: TaskSource | None) -> seqio.Ta
         return seqio_tasks.task_from_config(
             config, source=source, vocabulary=seqio_tasks.vocabulary_for_seqio(reference)
         )
+    if config.cache is not None:
+        seqio_cached.check_tokens(config, vocabulary=load_vocabulary(reference))
+        return seqio_cached.task_from_cache(config, vocabulary=seqio_tasks.vocabulary_for_seqio(reference))
     assert data.module is not None, "the configuration checks that"
-    task = seqio_registered.registered_task(config.name, module=data.module)
+    task = seqio_registered.registered_task(config.name, module=data.module, cache_dirs=data.seqio_cache_dirs)
     seqio_registered.check_vocabulary(task, reference)
+    if config.use_cached:
+        seqio_registered.check_cached(task)
     return task
 
 
-def _check(task: seqio.Task, data: DataConfig) -> None:
+def _check(task: seqio.Task, data: DataConfig, *, use_cached: bool) -> None:
     for side in task.output_features:
         if side not in data.feature_lengths:
             raise errors.ConfigError(
                 f"task {task.name!r} has the feature {side!r}, but data.feature_lengths has none of that name; "
                 f"it has {', '.join(sorted(data.feature_lengths))}"
             )
-    if task.requires_caching:
+    if task.requires_caching and not use_cached:
         raise errors.ConfigError(
-            f"SeqIO task {task.name!r} requires a SeqIO cache; register it without `required=True`"
+            f"SeqIO task {task.name!r} requires a SeqIO cache; set use_cached and data.seqio_cache_dirs, or register "
+            "it without `required=True`"
         )
     for split, needed in ((TRAIN, True), (VALIDATION, not data.allow_missing_split)):
         if needed and split not in task.splits:
@@ -108,10 +116,11 @@ def _write_training(dataset: DatasetWriter, task: seqio.Task, work: Work) -> Spl
     record = _record(writer, work, TRAIN)
     if not record.rows:
         reasons = "".join(f", {count} dropped: {reason}" for reason, count in record.dropped.items())
-        read = task.num_input_examples(TRAIN)
+        source: Dataset = task.source.get_dataset(TRAIN, shuffle=False)
+        read = int(source.reduce(np.int64(0), lambda count, _: count + 1))
         raise errors.DataError(
-            f"task {task.name!r} gives no training examples from the {read if read is not None else 'examples'} in its "
-            f"source{reasons}; look at its text and its filters"
+            f"task {task.name!r} gives no training examples from the {read} in its source{reasons}; "
+            "look at its text and its filters"
         )
     return record.model_copy(update={"pass_rows": tuple(pass_rows) if len(pass_rows) > 1 else ()})
 
@@ -136,6 +145,12 @@ def _write_validation(
     return record, raw
 
 
+def _is_empty(task: seqio.Task, work: Work, split: str) -> bool:
+    first = next(iter(_examples(task, work, split, seed=_VALIDATION_SEED).take(1)), None)
+    seqio_counts.taken()
+    return first is None
+
+
 def _writer(dataset: DatasetWriter, task: seqio.Task, work: Work, split: str) -> tuple[ExampleWriter, list[str]]:
     features = list(task.output_features)
     dtype = token_dtype(work.request.vocabulary.size)
@@ -152,6 +167,7 @@ def _examples(task: seqio.Task, work: Work, split: str, *, seed: int) -> Dataset
         shuffle=False,
         seed=seed,
         num_epochs=1,
+        use_cached=task_named(work.request.run.config.data, work.request.task).use_cached,
         trim_output_features=False,  # the writer trims, and counts what it trims
         try_in_mem_cache=False,
     )
@@ -199,11 +215,16 @@ def _plain(value: Any) -> Any:
 
 
 def _record(writer: ExampleWriter, work: Work, split: str) -> SplitRecord:
-    dropped = dict(work.scan.dropped[split]) if work.scan is not None else {}
+    scan, counts = work.scan, seqio_counts.taken()
+    dropped, noted = writer.dropped + Counter(counts.dropped), Counter(counts.noted)
+    if scan is not None:
+        dropped, noted = dropped + Counter(scan.dropped[split]), noted + Counter(scan.noted[split])
     return writer.rows.close().model_copy(
         update={
             "truncated": dict(+writer.truncated),
-            "dropped": dropped | dict(+writer.dropped),
+            "dropped": dict(dropped),
+            "noted": dict(noted),
+            "first": dict(scan.first[split]) if scan is not None else {},
             "unknown_tokens": writer.unknown_tokens,
         }
     )

@@ -1,13 +1,14 @@
-"""SeqIO tasks that the user's own module registers: found by name, checked, and told apart by data and code."""
+"""SeqIO tasks and mixtures that the user's own module registers: found, checked, told apart by data and code."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import inspect
+import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import seqio
@@ -15,33 +16,75 @@ import tensorflow as tf
 
 from t5core import errors, fingerprints, storage
 from t5core.config.edges import VocabularyRef
-from t5core.data import files
+from t5core.data import files, seqio_cache
 from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, load_vocabulary
 
 # Their code is told by the version of the library that it belongs to.
 _LIBRARIES = ("seqio", "tensorflow", "numpy")
 
 
-def registered_task(name: str, *, module: str) -> seqio.Task:
+def registered_task(name: str, *, module: str, cache_dirs: Sequence[str] = ()) -> seqio.Task:
     """Returns the task called `name` after importing `module`, which registers it.
+
+    Args:
+      name: of the task.
+      module: registers it.
+      cache_dirs: where SeqIO looks for its cache.
 
     Raises:
       ConfigError: `module` cannot be imported, or there is no such task; the message names the nearest one.
     """
+    _register(module, cache_dirs)
+    if name in seqio.TaskRegistry.names():
+        return seqio.TaskRegistry.get(name)
+    if name in seqio.MixtureRegistry.names():
+        parts = ", ".join(task.name for task in seqio.MixtureRegistry.get(name).tasks)
+        raise errors.ConfigError(f"{name!r} is a SeqIO mixture, not a task; name one of its tasks: {parts}")
+    known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+    raise errors.ConfigError(errors.unknown_name("SeqIO task or mixture", name, known))
+
+
+def _register(module: str, cache_dirs: Sequence[str]) -> None:
     try:
         importlib.import_module(module)
     except ImportError as error:
         raise errors.ConfigError(
             f"data.module={module!r} cannot be imported: {error}; check its name and PYTHONPATH"
         ) from error
-    if name in seqio.TaskRegistry.names():
-        return seqio.TaskRegistry.get(name)
-    if name in seqio.MixtureRegistry.names():
-        parts = ", ".join(task.name for task in seqio.MixtureRegistry.get(name).tasks)
+    seqio.add_global_cache_dirs([folder for folder in cache_dirs if folder not in seqio.get_global_cache_dirs()])
+
+
+def rates_of_mixtures(names: Sequence[str], module: str, cache_dirs: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Returns the rate of every task in each of `names` that is a mixture; those that are tasks are left out.
+
+    Raises:
+      ConfigError: a name is neither, or a rate cannot be told.
+    """
+    _register(module, cache_dirs)
+    found = {}
+    for name in names:
+        if name in seqio.TaskRegistry.names() or name not in seqio.MixtureRegistry.names():
+            registered_task(name, module=module)
+            continue
+        mixture = seqio.MixtureRegistry.get(name)
+        found[name] = {task.name: _rate(mixture, task) for task in sorted(mixture.tasks, key=lambda task: task.name)}
+    return found
+
+
+def _rate(mixture: seqio.Mixture, task: seqio.Task) -> float:
+    try:
+        rate = float(mixture.get_rate(task))
+    except (ValueError, TypeError, AssertionError) as error:  # of a function of the task, that asks for its cache
+        reason = " ".join(str(error).split())
         raise errors.ConfigError(
-            f"{name!r} is a SeqIO mixture; list its tasks in data.tasks, each with a rate: {parts}"
+            f"SeqIO mixture {mixture.name!r}: the rate of {task.name!r} cannot be told ({reason}); give it as a "
+            "number, or set use_cached and data.seqio_cache_dirs"
+        ) from error
+    if not 0 <= rate < math.inf:
+        raise errors.ConfigError(
+            f"SeqIO mixture {mixture.name!r}: {task.name!r} has rate {rate}; make it a number, 0 or more"
         )
-    raise errors.ConfigError(errors.unknown_name("SeqIO task", name, seqio.TaskRegistry.names()))
+    return rate
 
 
 def check_vocabulary(task: seqio.Task, reference: VocabularyRef) -> None:
@@ -78,17 +121,37 @@ def _same_kind(vocabulary: seqio.Vocabulary, *, task: str, side: str) -> Sentenc
     )
 
 
-def describe_task(name: str, module: str) -> dict[str, str]:
+def check_cached(task: seqio.Task) -> None:
+    """Checks that `task` can be read from its cache.
+
+    Raises:
+      ConfigError: it has no place for a cache among its preprocessors.
+      DataError: there is no finished cache.
+    """
+    if not task.supports_caching:
+        raise errors.ConfigError(
+            f"SeqIO task {task.name!r} has no CacheDatasetPlaceholder among its preprocessors, so use_cached has no "
+            "effect; add one, or remove it"
+        )
+    if task.cache_dir is None:
+        raise errors.DataError(
+            f"SeqIO task {task.name!r} has no finished cache in {', '.join(seqio.get_global_cache_dirs())}; "
+            "check data.seqio_cache_dirs"
+        )
+
+
+def describe_task(name: str, module: str, cache_dirs: Sequence[str] = (), use_cached: bool = False) -> dict[str, str]:
     """Returns what decides the examples of a registered task: its data and its code, as fingerprints.
 
-    The data are the contents of the files of its source, or what SeqIO says of a source without files. The code is that
-    of `module` and of every module that a step or the source of the task comes from, libraries told by their versions.
+    The data are the contents of the files of its source or of its cache, or what SeqIO says of a source without files.
+    The code is that of `module` and of every module that a step or the source of the task comes from, libraries told by
+    their versions.
     """
-    task = registered_task(name, module=module)
+    task = registered_task(name, module=module, cache_dirs=cache_dirs)
     steps = [*task.preprocessors, *_functions(task.source)]
     modules = {module, *(found for step in steps for found in _modules_of(step))}
     return {
-        "data": storage.fingerprint(_data_of(task.source)),
+        "data": storage.fingerprint(_data_of(task.source)) if not use_cached else _cached_data(task),
         "code": storage.fingerprint(
             [
                 fingerprints.code_fingerprint(*sorted(filter(_has_source, modules))),
@@ -116,6 +179,12 @@ def _data_of(source: seqio.DataSource) -> Any:
             shards = []
         contents[split] = [_content(shard) for shard in shards]
     return [_spelt(source), contents]
+
+
+def _cached_data(task: seqio.Task) -> str:
+    check_cached(task)
+    assert task.cache_dir is not None, "that was checked"
+    return seqio_cache.digest(task.cache_dir, task=task.name)
 
 
 def _content(shard: str) -> str:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
-from t5core import storage
+from t5core import errors, storage
 from t5core.config.data_schema import TaskConfig
 from t5core.config.edges import VocabularyRef
 from t5core.data import preprocessors
+from t5core.data.documents import Document
 from t5core.data.sources import TaskSource
 from t5core.data.vocabulary import ByteVocabulary, load_vocabulary
 
-_BATCH = 256
+# Documents, or characters, that cross from Python to TensorFlow at once.
+_BATCH, _BATCH_CHARACTERS = 256, 4_000_000
+
+Step = Callable[..., Any]
 
 
 def vocabulary_for_seqio(reference: VocabularyRef) -> seqio.Vocabulary:
@@ -59,29 +62,66 @@ def task_from_config(config: TaskConfig, *, source: TaskSource, vocabulary: seqi
     )
 
 
-def _preprocessors(config: TaskConfig) -> list[Callable[..., tf.data.Dataset]]:
+def _preprocessors(config: TaskConfig) -> list[Step]:
     if config.objective == "supervised":
         return [
             functools.partial(preprocessors.supervised_template, inputs=config.inputs, targets=config.targets),
             seqio.preprocessors.tokenize,
+            *token_filters(config),
             seqio.preprocessors.append_eos_after_trim,
         ]
     renamed = {"targets": config.text, preprocessors.IDENTITY: preprocessors.IDENTITY}
-    tokens = [
+    return [
         functools.partial(seqio.preprocessors.rekey, key_map=renamed),
         functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False),
+        *token_filters(config),
+        *unsupervised(config),
     ]
+
+
+def token_filters(config: TaskConfig) -> list[Step]:
+    """Returns the steps that leave out tokenised examples by their length, one for each filter and feature."""
+    sides = ("inputs", "targets") if config.objective == "supervised" else ("targets",)
+    steps: list[Step] = []
+    for entry in config.filters:
+        if not entry.counts_tokens:
+            continue
+        if entry.column is not None and entry.column not in sides:
+            raise errors.ConfigError(
+                f"task {config.name!r}: filter {entry.reason!r} counts the tokens of {entry.column!r}, which objective "
+                f"{config.objective!r} does not have before it is applied; use 'targets'"
+            )
+        steps += [
+            functools.partial(
+                preprocessors.drop_by_length,
+                feature=side,
+                minimum=entry.min_tokens or 0,
+                maximum=entry.max_tokens,
+                reason=entry.reason,
+            )
+            for side in (sides if entry.column is None else (entry.column,))
+        ]
+    return steps
+
+
+def unsupervised(config: TaskConfig) -> list[Step]:
+    """Returns the steps from texts tokenised as `targets` to examples, as the objective of the task asks."""
     if config.objective == "lm":
-        return [*tokens, preprocessors.full_lm]
+        return [preprocessors.full_lm]
     if config.objective == "prefix_lm":
-        return [*tokens, preprocessors.prefix_lm, seqio.preprocessors.append_eos]
+        return [preprocessors.prefix_lm, seqio.preprocessors.append_eos]
+    if config.objective == "ul2":
+        denoise = functools.partial(
+            preprocessors.mixture_of_denoisers, denoisers=config.ul2_denoisers, name=config.name
+        )
+        return [denoise, seqio.preprocessors.append_eos]
     corruption = functools.partial(
         preprocessors.span_corruption,
         noise_density=config.noise_density,
         mean_noise_span_length=config.mean_noise_span_length,
         name=config.name,
     )
-    return [*tokens, corruption, seqio.preprocessors.append_eos]
+    return [corruption, seqio.preprocessors.append_eos]
 
 
 def _documents(source: TaskSource, split: str, shuffle_files: bool, seed: int | None = None) -> tf.data.Dataset:
@@ -95,8 +135,20 @@ def _documents(source: TaskSource, split: str, shuffle_files: bool, seed: int | 
 
 def _batches(source: TaskSource, split: str) -> Iterator[dict[str, Any]]:
     """Yields documents by the hundreds, as crossing from Python to TensorFlow costs the same for one."""
-    documents, begin = source.documents(split), 0
-    while batch := list(itertools.islice(documents, _BATCH)):
+    begin = 0
+    for batch in _in_batches(source.documents(split)):
         columns = {name: [document.columns[name] for document in batch] for name in source.columns}
         yield {**columns, preprocessors.IDENTITY: np.arange(begin, begin + len(batch))}
         begin += len(batch)
+
+
+def _in_batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    batch, characters = [], 0
+    for document in documents:
+        batch.append(document)
+        characters += sum(map(len, document.columns.values()))
+        if len(batch) == _BATCH or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import heapq
@@ -11,10 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from t5core import errors, storage
 from t5core.config.data_schema import TaskConfig
-from t5core.data import corpus, files, templates
-from t5core.data.documents import Document, HoldOut, Share, hold_out_all, key_hash
+from t5core.data import corpus, files, filters, templates
+from t5core.data.documents import Document, HoldOut, Share, Tally, hold_out_all, key_hash
 
 TRAIN, VALIDATION = "train", "validation"
+BLANK, HELD_OUT = "blank", "also in validation_files"
+INVALID, REPLACED = "invalid UTF-8", "invalid UTF-8 replaced"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,14 +25,45 @@ class Scan:
     Attributes:
       documents: how many there are, by split.
       dropped: how many are left out, by split and reason.
+      noted: what befell how many that are kept, by split and reason.
+      first: where the first of those that are left out or noted stands, by split and reason.
       characters: in the documents that are not left out.
       hold_out: which documents are for validation.
     """
 
     documents: Mapping[str, int]
     dropped: Mapping[str, Mapping[str, int]]
+    noted: Mapping[str, Mapping[str, int]]
+    first: Mapping[str, Mapping[str, str]]
     characters: int
     hold_out: HoldOut
+
+
+class _Look:
+    """What is counted while a source is looked at, split by split."""
+
+    def __init__(self) -> None:
+        self.documents = {TRAIN: 0, VALIDATION: 0}
+        self.dropped = {TRAIN: Tally(), VALIDATION: Tally()}
+        self.noted = {TRAIN: Tally(), VALIDATION: Tally()}
+        self.characters = 0
+
+    def keep(self, split: str, document: Document) -> None:
+        self.documents[split] += 1
+        self.characters += _length(document)
+        if document.mended:
+            self.noted[split].add(REPLACED, document)
+
+    def scan(self, hold_out: HoldOut, **documents: int) -> Scan:
+        """Returns what was found; `documents` are counts that only the end of the look could tell."""
+        return Scan(
+            documents={**self.documents, **documents},
+            dropped={split: dict(tally.counts) for split, tally in self.dropped.items()},
+            noted={split: dict(tally.counts) for split, tally in self.noted.items()},
+            first={split: {**self.noted[split].first, **self.dropped[split].first} for split in self.dropped},
+            characters=self.characters,
+            hold_out=hold_out,
+        )
 
 
 class TaskSource:
@@ -46,7 +78,7 @@ class TaskSource:
     """
 
     def __init__(self, task: TaskConfig, *, scan: Scan | None = None) -> None:
-        assert not task.is_seqio, "a SeqIO task has a source of its own"
+        assert task.has_documents, "SeqIO tasks and caches have a source of their own"
         self._task = task
         self._scan = scan
         inputs, targets = columns_of(task)
@@ -55,6 +87,7 @@ class TaskSource:
         if not self._sides:
             raise errors.ConfigError(f"task {task.name!r}: neither inputs nor targets names a column; write {{column}}")
         self._key_columns = inputs or targets
+        self._filters = filters.document_filters(task, columns=self.columns)
 
     @functools.cached_property
     def _validation_files(self) -> tuple[str, ...]:
@@ -95,55 +128,51 @@ class TaskSource:
 
     def _look(self) -> Scan:
         scan = self._look_at_both_files() if self._task.validation_files else self._look_at_share()
-        self._check(scan.documents)
+        self._check(scan)
         return scan
 
     def _look_at_share(self) -> Scan:
         """Counts what the hold-out rule makes of a single source."""
-        share, characters, blank = Share(self._task.validation_fraction), 0, 0
+        share, look = Share(self._task.validation_fraction), _Look()
         for document in self._named_for(TRAIN):
-            if self._is_blank(document):
-                blank += 1
+            reason = self._flaw(document)
+            if reason is not None:
+                look.dropped[TRAIN].add(reason, document)
                 continue
             share.add(document.key)
-            characters += _length(document)
-        return Scan(
-            documents={TRAIN: share.kept, VALIDATION: share.held},
-            dropped={TRAIN: {"blank": blank} if blank else {}, VALIDATION: {}},
-            characters=characters,
-            hold_out=share.rule,
-        )
+            look.keep(TRAIN, document)
+        return look.scan(share.rule, **{TRAIN: share.kept, VALIDATION: share.held})
 
     def _look_at_both_files(self) -> Scan:
         """Counts the documents that are named for each split; what is named for both is not trained on."""
-        hold_out = hold_out_all(self._written(self._named_for(VALIDATION)))
-        documents, characters = collections.Counter(), 0
-        dropped = {TRAIN: collections.Counter(), VALIDATION: collections.Counter()}
+        hold_out, look = hold_out_all(self._usable(self._named_for(VALIDATION))), _Look()
         for split in (TRAIN, VALIDATION):
             for document in self._named_for(split):
-                if self._is_blank(document):
-                    dropped[split]["blank"] += 1
-                elif split == TRAIN and hold_out.holds(document.key):
-                    dropped[split]["also in validation_files"] += 1
+                reason = self._flaw(document)
+                if reason is None and split == TRAIN and hold_out.holds(document.key):
+                    reason = HELD_OUT
+                if reason is not None:
+                    look.dropped[split].add(reason, document)
                 else:
-                    documents[split] += 1
-                    characters += _length(document)
-        return Scan(
-            documents={TRAIN: documents[TRAIN], VALIDATION: documents[VALIDATION]},
-            dropped={split: dict(counts) for split, counts in dropped.items()},
-            characters=characters,
-            hold_out=hold_out,
-        )
+                    look.keep(split, document)
+        return look.scan(hold_out)
 
-    def _check(self, documents: Mapping[str, int]) -> None:
+    def _check(self, scan: Scan) -> None:
         name, where = self._task.name, ", ".join(self._task.files) or self._task.builtin
-        if not documents[TRAIN] + documents[VALIDATION]:
+        documents = scan.documents
+        if documents[TRAIN]:
+            return
+        dropped = ", ".join(f"{count} dropped: {reason}" for reason, count in scan.dropped[TRAIN].items())
+        if not documents[VALIDATION] and set(scan.dropped[TRAIN]) <= {BLANK}:
             raise errors.DataError(f"task {name!r}: there is no text in {where}; every document is blank")
-        if not documents[TRAIN]:
+        if not documents[VALIDATION] or HELD_OUT in scan.dropped[TRAIN]:
             raise errors.DataError(
-                f"task {name!r}: nothing is left to train on in {where}, as all {documents[VALIDATION]} documents are "
-                "held out; add text or lower validation_fraction"
+                f"task {name!r}: nothing is left to train on in {where}: {dropped}; look at its text and its filters"
             )
+        raise errors.DataError(
+            f"task {name!r}: nothing is left to train on in {where}, as all {documents[VALIDATION]} documents are "
+            "held out; add text or lower validation_fraction"
+        )
 
     def documents(self, split: str) -> Iterator[Document]:
         """Returns the documents of a split.
@@ -153,16 +182,16 @@ class TaskSource:
         """
         hold_out = self.scan.hold_out
         if split == TRAIN:
-            written = self._written(self._named_for(TRAIN))
-            return (document for document in written if not hold_out.holds(document.key))
+            usable = self._usable(self._named_for(TRAIN))
+            return (document for document in usable if not hold_out.holds(document.key))
         limit = self._task.max_validation_examples
         if self._task.validation_files:
-            return itertools.islice(self._written(self._named_for(VALIDATION)), limit)
+            return itertools.islice(self._usable(self._named_for(VALIDATION)), limit)
         return iter(self._sample(limit))
 
     def _sample(self, limit: int | None) -> list[Document]:
         hold_out = self.scan.hold_out
-        held = (document for document in self._written(self._named_for(TRAIN)) if hold_out.holds(document.key))
+        held = (document for document in self._usable(self._named_for(TRAIN)) if hold_out.holds(document.key))
         numbered = ((key_hash(document.key), number, document) for number, document in enumerate(held))
         chosen = sorted(numbered) if limit is None else heapq.nsmallest(limit, numbered)
         return [document for _, _, document in chosen]
@@ -183,17 +212,22 @@ class TaskSource:
         return documents
 
     def _in_files(self, names: Iterable[str]) -> Iterator[Document]:
+        tolerant = self._task.invalid_utf8 != "error"
         for file in names:
-            for place, columns in files.rows(file, columns=self.columns):
+            for place, columns, mended in files.rows(file, columns=self.columns, tolerant=tolerant):
                 key = "\x1f".join(columns[name] for name in self._key_columns)
-                yield Document(columns=columns, key=key, place=place)
+                yield Document(columns=columns, key=key, place=place, mended=mended)
 
-    def _written(self, documents: Iterable[Document]) -> Iterator[Document]:
-        return (document for document in documents if not self._is_blank(document))
+    def _usable(self, documents: Iterable[Document]) -> Iterator[Document]:
+        return (document for document in documents if self._flaw(document) is None)
 
-    def _is_blank(self, document: Document) -> bool:
-        """Tells whether the inputs or the targets hold no character but white space."""
-        return any(not any(document.columns[name].strip() for name in side) for side in self._sides)
+    def _flaw(self, document: Document) -> str | None:
+        """Returns why a document is left out, None when it is not."""
+        if document.mended and self._task.invalid_utf8 == "drop":
+            return INVALID
+        if any(not any(document.columns[name].strip() for name in side) for side in self._sides):
+            return BLANK  # the inputs or the targets hold no character but white space
+        return next((reason for reason, keeps in self._filters if not keeps(document.columns)), None)
 
 
 def _length(document: Document) -> int:

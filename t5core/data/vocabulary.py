@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import re
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -149,6 +150,16 @@ class SentencePieceVocabulary(_Identified):
         pieces = self._processor.encode(text, return_type="proto").pieces
         return [piece.surface for piece in pieces if piece.id == self.unk_id]
 
+    def normalised(self, text: str) -> str:
+        """Returns `text` as it is before it is cut into pieces, which is what its ids read as."""
+        return self._processor.normalize(text).replace("▁", " ")
+
+    @property
+    def stray_sentinels(self) -> list[str]:
+        """The pieces that look like sentinels but are none, as they are not in T5's order at the end."""
+        pieces = (self._processor.id_to_piece(number) for number in range(self.vocab_size - self.sentinels))
+        return [piece for piece in pieces if re.fullmatch(r"▁?<extra_id_\d+>", piece)]
+
     def __getstate__(self) -> dict[str, Any]:
         return {"model": self.model, "extra_ids": self.extra_ids}
 
@@ -177,6 +188,10 @@ class ByteVocabulary(_Identified):
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """Returns the bytes of each text, without EOS."""
         return [self.encode(text) for text in texts]
+
+    def normalised(self, text: str) -> str:
+        """Returns `text`, which bytes leave as it is."""
+        return text
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text up to the first EOS; sentinels and broken characters are left out."""

@@ -13,7 +13,7 @@ from t5core import errors, fingerprints, storage
 from t5core.config.data_schema import TaskConfig, VocabularyConfig
 from t5core.config.edges import ResolvedRun, VocabularyRef
 from t5core.config.schema import PretrainConfig
-from t5core.data import vocabulary
+from t5core.data import filters, vocabulary
 from t5core.data.documents import key_hash
 from t5core.data.sources import TRAIN, TaskSource
 from t5core.data.vocabulary_verification import check_embedding_rows
@@ -77,7 +77,7 @@ def find_vocabulary(run: ResolvedRun) -> BuiltVocabulary | str:
 
 
 def _own_tasks(config: PretrainConfig) -> Sequence[TaskConfig]:
-    foreign = [task.name for task in config.data.tasks if task.is_seqio]
+    foreign = [task.name for task in config.data.tasks if not task.has_documents]
     if foreign:
         raise errors.ConfigError(
             f"data.vocabulary.path is missing, and the SeqIO task {foreign[0]!r} has a vocabulary of its own; "
@@ -135,7 +135,12 @@ def _folder_of_trained(root: str, tasks: Sequence[TaskConfig], config: Vocabular
         "data": storage.fingerprint(sorted({_text_digest(task, TaskSource(task)) for task in tasks})),
         "settings": storage.fingerprint(config.model_dump(include={"size", "character_coverage", "byte_fallback"})),
         "code": fingerprints.code_fingerprint(
-            __name__, "t5core.data.sources", "t5core.data.files", "t5core.data.corpus"
+            __name__,
+            "t5core.data.sources",
+            "t5core.data.files",
+            "t5core.data.filters",
+            "t5core.data.utf8",
+            "t5core.data.corpus",
         ),
         "libraries": fingerprints.library_versions("sentencepiece"),
     }
@@ -143,9 +148,10 @@ def _folder_of_trained(root: str, tasks: Sequence[TaskConfig], config: Vocabular
 
 
 def _text_digest(task: TaskConfig, source: TaskSource) -> str:
-    """Returns what decides the text of a task: its content, the columns read, and what is held out."""
+    """Returns what decides the text of a task: its content, the columns read, and what is held out or left out."""
     held_out = task.validation_fraction if not task.validation_files else None
-    return storage.fingerprint([source.digest(), list(source.columns), held_out])
+    left_out = [task.invalid_utf8, filters.fingerprint(task, tokens=False)]
+    return storage.fingerprint([source.digest(), list(source.columns), held_out, left_out])
 
 
 def train_model(sentences: Iterator[str], config: VocabularyConfig, *, fewer: bool = False) -> bytes:

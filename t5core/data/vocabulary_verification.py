@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from t5core import errors, storage
+from t5core.checkpoints.record import Provenance
 from t5core.config.base import StrictModel
 from t5core.config.edges import DatasetRef, ResolvedRun, VocabularyRef
 from t5core.config.schema import PretrainConfig
@@ -16,19 +17,36 @@ from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, load
 ROWS_MULTIPLE = 128
 COVERAGE_FILE = "coverage.json"
 _WORST_CHARACTERS = 5
+# Texts that are encoded and decoded again, and characters of them in messages.
+_READ_BACK, _EXCERPT = 1000, 60
 
 
 class Coverage(StrictModel):
-    """How well a vocabulary spells a sample of a task's text; `characters` counts those it cannot spell."""
+    """How well a vocabulary spells a sample of a task's text.
+
+    Attributes:
+      characters: counts those it cannot spell.
+      read_back: texts that were encoded and decoded again.
+      changed: those of them that read differently then, as the vocabulary normalises them.
+      misread: some of those that do not even read as normalised, though nothing in them is unknown: text, and reading.
+    """
 
     texts: int
     tokens: int
     unknown_tokens: int
     characters: dict[str, int]
+    read_back: int = 0
+    changed: int = 0
+    misread: list[list[str]] = []
 
 
 class VocabularyReport(StrictModel):
-    """What the verification found; `unknown_rates` are shares of all tokens, by task."""
+    """What the verification found.
+
+    Attributes:
+      unknown_rates: shares of all tokens, by task.
+      changed_rates: shares of the sampled texts that read differently once encoded and decoded, by task.
+    """
 
     pieces: int
     extra_ids: int
@@ -36,6 +54,7 @@ class VocabularyReport(StrictModel):
     rounded_size: int
     embedding_rows: int
     unknown_rates: dict[str, float]
+    changed_rates: dict[str, float] = {}
     unknown_characters: dict[str, int]
 
 
@@ -57,7 +76,7 @@ def check_embedding_rows(config: PretrainConfig, *, pieces: int, sentinels: int)
             f"a vocabulary of {pieces} pieces + {extra_ids} extra ids = {pieces + extra_ids}, rounded up to {needed}, "
             f"does not fit the model's {rows} embedding rows; set model.vocab_size={needed} or change data.vocabulary"
         )
-    needing = [task.name for task in config.data.tasks if task.objective == "span_corruption" and not task.is_seqio]
+    needing = [task.name for task in config.data.tasks if task.needs_sentinels and not task.is_seqio]
     if needing and not sentinels:
         raise errors.ConfigError(
             f"task {needing[0]!r}: span corruption needs sentinels, but data.vocabulary.extra_ids=0; set it to 100"
@@ -76,12 +95,29 @@ def coverage(vocabulary: SentencePieceVocabulary | ByteVocabulary, texts: Iterab
             unknown += count
             if count:
                 characters.update("".join(vocabulary.unknown_parts(text)))
+    changed, misread = _read_back(vocabulary, sample[:_READ_BACK], encoded)
     return Coverage(
         texts=len(sample),
         tokens=sum(map(len, encoded)),
         unknown_tokens=unknown,
         characters=dict(characters.most_common(100)),
+        read_back=len(sample[:_READ_BACK]),
+        changed=changed,
+        misread=misread[:_WORST_CHARACTERS],
     )
+
+
+def _read_back(
+    vocabulary: SentencePieceVocabulary | ByteVocabulary, texts: Sequence[str], encoded: Sequence[list[int]]
+) -> tuple[int, list[list[str]]]:
+    """Returns how many texts read differently from their ids, and those that should not."""
+    changed, misread = 0, []
+    for text, ids in zip(texts, encoded, strict=False):
+        read = vocabulary.decode(ids)
+        changed += read != text
+        if vocabulary.unk_id not in ids and read.strip() != vocabulary.normalised(text).strip():
+            misread.append([text[:_EXCERPT], read[:_EXCERPT]])
+    return changed, misread
 
 
 def verify_vocabulary(run: ResolvedRun, reference: VocabularyRef, datasets: Sequence[DatasetRef]) -> VocabularyReport:
@@ -99,7 +135,8 @@ def verify_vocabulary(run: ResolvedRun, reference: VocabularyRef, datasets: Sequ
     """
     vocabulary = load_vocabulary(reference)
     check_embedding_rows(run.config, pieces=vocabulary.pieces, sentinels=vocabulary.sentinels)
-    rates, characters = {}, collections.Counter()
+    _check_sentinels(vocabulary, origin=reference.uri)
+    rates, changed, characters = {}, {}, collections.Counter()
     for dataset in datasets:
         manifest = manifests.load(dataset.uri)
         if manifest is None:
@@ -114,9 +151,12 @@ def verify_vocabulary(run: ResolvedRun, reference: VocabularyRef, datasets: Sequ
                 f"{vocabulary.fingerprint}; materialise it again"
             )
         rates[dataset.name] = _unknown_rate(manifest)
-        found = _sampled_characters(dataset.uri)
-        _check_rate(rates[dataset.name], found, task=dataset.name, limit=run.config.data.vocabulary.max_unknown_rate)
-        characters.update(found)
+        found = _sampled(dataset.uri)
+        spelt = collections.Counter(found.characters)
+        _check_rate(rates[dataset.name], spelt, task=dataset.name, limit=run.config.data.vocabulary.max_unknown_rate)
+        _check_read_back(found, task=dataset.name)
+        characters.update(spelt)
+        changed[dataset.name] = found.changed / max(1, found.read_back)
     return VocabularyReport(
         pieces=vocabulary.pieces,
         extra_ids=vocabulary.extra_ids,
@@ -124,6 +164,7 @@ def verify_vocabulary(run: ResolvedRun, reference: VocabularyRef, datasets: Sequ
         rounded_size=rounded_size(vocabulary.pieces, vocabulary.extra_ids),
         embedding_rows=run.config.model.architecture().vocab_size,
         unknown_rates=rates,
+        changed_rates=changed,
         unknown_characters=dict(characters.most_common(100)),
     )
 
@@ -144,11 +185,58 @@ def _unknown_rate(manifest: manifests.Manifest) -> float:
     return unknown / max(1, sum(sum(split.tokens.values()) for split in manifest.splits.values()))
 
 
-def _sampled_characters(uri: str) -> collections.Counter[str]:
+def _sampled(uri: str) -> Coverage:
     try:
-        return collections.Counter(Coverage.model_validate(storage.read_json(f"{uri}/{COVERAGE_FILE}")).characters)
+        return Coverage.model_validate(storage.read_json(f"{uri}/{COVERAGE_FILE}"))
     except FileNotFoundError as error:
         raise errors.IntegrityError(f"{uri}/{COVERAGE_FILE} is missing; delete the dataset and run again") from error
+
+
+def _check_sentinels(vocabulary: SentencePieceVocabulary | ByteVocabulary, *, origin: str) -> None:
+    """Checks that every sentinel is where it should be, the first of them last, and that there are no others."""
+    if not isinstance(vocabulary, SentencePieceVocabulary):
+        return
+    stray = vocabulary.stray_sentinels
+    if stray:
+        raise errors.DataError(
+            f"{origin} has {len(stray)} sentinels out of order, {stray[0]!r} before others; T5 counts them down to "
+            "'<extra_id_0>' at the very end: write the model again in that order"
+        )
+    for index in range(vocabulary.sentinels):
+        read = vocabulary.decode([vocabulary.sentinel(index)])
+        if read != f"<extra_id_{index}>":
+            raise errors.DataError(
+                f"{origin}: the id {vocabulary.sentinel(index)} reads {read!r}, but should be sentinel {index}; "
+                "take another vocabulary"
+            )
+
+
+def _check_read_back(found: Coverage, *, task: str) -> None:
+    if found.misread:
+        text, read = found.misread[0]
+        raise errors.DataError(
+            f"task {task!r}: the vocabulary reads {text!r} back as {read!r}, though it knows every character; "
+            "take another vocabulary"
+        )
+
+
+def check_checkpoint(reference: VocabularyRef, provenance: Provenance, *, uri: str) -> None:
+    """Checks that a checkpoint to start from was trained with the vocabulary `reference`, by content.
+
+    Args:
+      reference: the vocabulary of the run.
+      provenance: the checkpoint's own record.
+      uri: of the checkpoint, for the message.
+
+    Raises:
+      CheckpointError: it was trained with another one.
+    """
+    if provenance.vocabulary_fingerprint != reference.fingerprint:
+        raise errors.CheckpointError(
+            f"checkpoint {uri} was trained with vocabulary {provenance.vocabulary_fingerprint}, but the run has "
+            f"{reference.fingerprint} ({reference.size} ids, {reference.extra_ids} of them extra); set "
+            "data.vocabulary.path and extra_ids to those of the checkpoint"
+        )
 
 
 def _check_rate(rate: float, characters: collections.Counter[str], *, task: str, limit: float) -> None:

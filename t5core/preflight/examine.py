@@ -117,7 +117,7 @@ def _warnings(
 
 def _expected(run: ResolvedRun, found: reuse.Found) -> DataFigures | None:
     """Returns what the text lets expect; None when SeqIO brings a part of it."""
-    samples = {task.name: sample.sample(task) for task in run.config.data.tasks if not task.is_seqio}
+    samples = {task.name: sample.sample(task) for task in run.config.data.tasks if task.has_documents}
     tasks = mixture.active_tasks(run)
     if any(task.name not in samples for task in tasks):
         return None

@@ -6,11 +6,13 @@ It follows `t5core.data.seqio_tasks`, objective by objective; tests compare the 
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from t5core.config.data_schema import TaskConfig
+from t5core.data import noise as text_noise
 from t5core.data import templates
 from t5core.data.noise import SpanCorruption
 
@@ -62,6 +64,8 @@ def example_lengths(
         noise = noise_of(task, sentinels=sentinels)
         most = noise.chunk_length(inputs_length=lengths["inputs"], targets_length=lengths["targets"], task=task.name)
         pairs = [noise.lengths(size) for size in _chunks(sizes, most)]
+    elif task.objective == "ul2":
+        pairs = _denoised(task, sizes, lengths, sentinels=sentinels)
     elif task.objective == "prefix_lm":
         room = {side: length - 1 for side, length in lengths.items()}
         pairs = _cut_in_two(_chunks(sizes, room["inputs"] + room["targets"]), room)
@@ -77,6 +81,26 @@ def noise_of(task: TaskConfig, *, sentinels: int) -> SpanCorruption:
     return SpanCorruption(
         noise_density=task.noise_density, mean_span_length=task.mean_noise_span_length, sentinels=sentinels
     )
+
+
+def _denoised(task: TaskConfig, sizes: Sequence[int], room: Lengths, *, sentinels: int) -> list[tuple[int, int]]:
+    """Draws denoisers by their rates, the same on every call; a mode token counts as a token for each character."""
+    denoisers, draw = task.ul2_denoisers, random.Random(0)
+    noises = [text_noise.noise_of(denoiser, sentinels=sentinels, task=task.name) for denoiser in denoisers]
+    modes = [len(denoiser.mode_token) for denoiser in denoisers]
+    most = [
+        max(1, text_noise.fitting_length(kind, inputs_length=room["inputs"] - mode, targets_length=room["targets"]))
+        for kind, mode in zip(noises, modes, strict=True)
+    ]
+    pairs = []
+    for size in sizes:
+        left = size
+        while left > 0:
+            (chosen,) = draw.choices(range(len(denoisers)), [denoiser.rate for denoiser in denoisers])
+            inputs, targets = noises[chosen].lengths(min(left, most[chosen]))
+            pairs.append((inputs + modes[chosen], targets))
+            left -= most[chosen]
+    return pairs
 
 
 def _supervised(counts: Sequence[Mapping[str, int]], lengths: Lengths) -> ExampleLengths:

@@ -85,9 +85,11 @@ def _tasks(
 def _not_looked_for(task: TaskConfig, *, asks_seqio: bool) -> str | None:
     if task.is_seqio:
         return None if asks_seqio else "not looked for: SeqIO describes the task, and is not started for that"
+    if task.cache is not None:
+        return None
     size = sample.text_bytes(task)
     return f"not looked for: {size / 1e9:,.1f} GB of text would have to be read first" if size > MOST_BYTES else None
 
 
 def _text_bytes(run: ResolvedRun) -> int:
-    return sum(sample.text_bytes(task) for task in run.config.data.tasks if not task.is_seqio)
+    return sum(sample.text_bytes(task) for task in run.config.data.tasks if task.has_documents)

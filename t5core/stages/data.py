@@ -54,10 +54,14 @@ def build_vocabulary(run: ResolvedRun) -> VocabularyRef:
 
 def materialise(request: TaskRequest) -> DatasetRef:
     """Returns the dataset of one task, tokenised unless it is there already."""
-    from t5core.data import materialise
+    from t5core.data import manifest, materialise
 
     with _recorded(request.run, "materialise", request.task) as record:
         dataset = materialise.materialise_task(request)
+        described = manifest.load(dataset.uri)
+        for split, content in described.splits.items() if described is not None else ():
+            for remark in content.remarks:
+                progress.say(f"  {request.task} {split}: {remark}")
         record(reused=dataset.reused, reason=dataset.reason, fingerprint=dataset.fingerprint, uri=dataset.uri)
     return dataset
 

@@ -59,7 +59,10 @@ def settle(config: PretrainConfig, overrides: Sequence[str]) -> ResolvedRun:
       ConfigError: a setting that cannot work.
       RunDirectoryError: the directory is another run's.
     """
-    run = _with_stored_seed(load.resolve(load.override_config(config, overrides)), drawn=config.run.seed is None)
+    from t5core.data import registered_mixtures
+
+    known = registered_mixtures.expanded(load.override_config(config, overrides))
+    run = _with_stored_seed(load.resolve(known), drawn=config.run.seed is None)
     check(run.config)
     RunDirectory(run.uri).check_claim(run, identity=run.fingerprint, may_differ=_MAY_DIFFER)
     return run

@@ -73,4 +73,24 @@ add(
     sides=("inputs", "targets"),
     steps=[lambda dataset: dataset.map(lambda x: {"targets": x["targets"]}), preprocessors.span_corruption],
 )
+add(
+    "registered_counted",
+    steps=[
+        functools.partial(
+            preprocessors.drop_unless, keeps=lambda example: example["number"] % 4 != 0, reason="divisible by four"
+        ),
+        functools.partial(preprocessors.drop_by_length, feature="inputs", minimum=17, reason="short"),
+    ],
+)
+
+
+def only_for_training(dataset):
+    return dataset.filter(lambda example: tf.strings.regex_full_match(example["inputs_pretokenized"], "train.*"))
+
+
+add("registered_empty_validation", steps=[only_for_training])
+add("registered_cached", steps=[seqio.CacheDatasetPlaceholder()])
+add("registered_required", steps=[seqio.CacheDatasetPlaceholder(required=True)])
 seqio.MixtureRegistry.add("registered_mixture", ["registered_good", "registered_noisy"], default_rate=1.0)
+seqio.MixtureRegistry.add("registered_nested", [("registered_mixture", 3.0), ("registered_counted", 1.0)])
+seqio.MixtureRegistry.add("registered_by_size", ["registered_good"], default_rate=seqio.mixing_rate_num_examples)

@@ -6,6 +6,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from t5core import storage
 from t5core.data import preprocessors, seqio_registered
 
 
@@ -89,3 +90,26 @@ def data_of_files(pattern):
 def registered_names():
     """Returns the names of all registered SeqIO tasks."""
     return sorted(seqio.TaskRegistry.names())
+
+
+def write_cache(folder, settings):
+    """Writes what SeqIO's cache script would for `registered_cached`, its inputs `shift` ids higher."""
+    _write_cache(folder, **settings)
+
+
+def _write_cache(folder, *, shards=2, shift=0, without=()):
+    task = seqio_registered.registered_task("registered_cached", module=f"{__package__}.registered_tasks")
+    for split in ("train", "validation"):
+        source = task.preprocess_precache(task.source.get_dataset(split, shuffle=False))
+        examples = [{**example, "inputs": example["inputs"] + shift} for example in source.as_numpy_iterator()]
+        examples = [{name: value for name, value in e.items() if name not in without} for e in examples]
+        for number in range(shards):
+            with tf.io.TFRecordWriter(f"{folder}/{split}.tfrecord-{number:05d}-of-{shards:05d}") as writer:
+                for example in examples[number * len(examples) // shards : (number + 1) * len(examples) // shards]:
+                    writer.write(seqio.dict_to_tfexample(example).SerializeToString())
+        tensors = {name: tf.constant(value) for name, value in examples[0].items()}
+        features = {n: {"shape": [None] * t.shape.rank, "dtype": t.dtype.name} for n, t in tensors.items()}
+        info = {"num_shards": shards, "features": features, "seqio_version": seqio.__version__}
+        storage.write_json(f"{folder}/info.{split}.json", info)
+        storage.write_json(f"{folder}/stats.{split}.json", {"examples": len(examples)})
+    storage.write_text(f"{folder}/COMPLETED", "")

@@ -74,19 +74,32 @@ def test_a_missing_validation_split_may_be_allowed(tmp_path):
     assert sorted(store.read_manifest(dataset.uri).splits) == ["train"]
 
 
+def test_an_empty_validation_split_may_be_allowed(tmp_path):
+    dataset = make(tmp_path, "registered_empty_validation", allow_missing_split=True)
+    assert sorted(store.read_manifest(dataset.uri).splits) == ["train"]
+
+
+def test_its_own_filters_are_counted_by_reason(tmp_path):
+    record = store.read_manifest(make(tmp_path, "registered_counted").uri).splits
+    # "train question N" is 16 bytes long for N < 10, and a multiple of four is seen first.
+    assert record["train"].dropped == {"divisible by four": 10, "short": 7}
+    assert record["train"].rows == 40 - 17
+    assert record["validation"].dropped == {"divisible by four": 2}
+
+
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
         (
             "registered_god",
             errors.ConfigError,
-            "unknown SeqIO task 'registered_god'; did you mean 'registered_good'? known: registered_failing, ",
+            "unknown SeqIO task or mixture 'registered_god'; did you mean 'registered_good'? known: registered_",
         ),
         (
             "registered_mixture",
             errors.ConfigError,
-            "'registered_mixture' is a SeqIO mixture; list its tasks in data.tasks, each with a rate: "
-            "registered_good, registered_noisy",
+            "'registered_mixture' is a SeqIO mixture, not a task; name one of its tasks: registered_good, "
+            "registered_noisy",
         ),
         (
             "registered_without_validation",
@@ -114,10 +127,20 @@ def test_a_missing_validation_split_may_be_allowed(tmp_path):
         (
             "registered_filtered",
             errors.DataError,
-            "task 'registered_filtered' gives no training examples from the examples in its source; "
+            "task 'registered_filtered' gives no training examples from the 40 in its source; "
             "look at its text and its filters",
         ),
         ("registered_failing", AttributeError, ""),
+        (
+            "registered_empty_validation",
+            errors.DataError,
+            "task 'registered_empty_validation': its validation split gives no examples; mend its text or filters",
+        ),
+        (
+            "registered_required",
+            errors.ConfigError,
+            "SeqIO task 'registered_required' requires a SeqIO cache; set use_cached and data.seqio_cache_dirs, or ",
+        ),
     ],
 )
 def test_what_cannot_be_used(tmp_path, name, error, message):

@@ -113,7 +113,8 @@ class TestBadInput:
     def test_invalid_utf8(self, tmp_path):
         file = write(tmp_path / "a.txt", b"fine\nab\xff\n")
         assert refusal(lambda: TaskSource(task(file))) == (
-            f"{file}:2: byte 0xff at position 3 is not UTF-8; convert the file to UTF-8"
+            f"{file}:2: byte 0xff at position 3 is not UTF-8; convert the file to UTF-8, or set the "
+            "task's invalid_utf8 to replace or drop"
         )
 
     def test_broken_json(self, tmp_path):
@@ -131,7 +132,8 @@ class TestBadInput:
     def test_half_a_surrogate_pair(self, tmp_path):
         file = write(tmp_path / "a.jsonl", '{"text": "fine"}\n{"text": "half \\ud83c"}\n')
         assert refusal(lambda: TaskSource(task(file))) == (
-            f"{file}:2: column 'text' holds half a surrogate pair at position 6; write whole characters"
+            f"{file}:2: column 'text' holds half a surrogate pair at position 6; write whole characters, or set the "
+            "task's invalid_utf8 to replace or drop"
         )
 
     def test_a_nested_column(self, tmp_path):
@@ -164,7 +166,7 @@ class TestBadInput:
 
     def test_a_parquet_file_that_is_none(self, tmp_path):
         file = write(tmp_path / "a.parquet", "no parquet at all")
-        assert refusal(lambda: TaskSource(task(file))).startswith(f"{file} is not a Parquet file (")
+        assert refusal(lambda: TaskSource(task(file))).startswith(f"{file} is not a Parquet file, or damaged (")
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
     def test_a_file_without_permission(self, tmp_path):

@@ -50,3 +50,14 @@ def test_corrupted_text_fills_the_inputs():
 )
 def test_the_texts_are_those_that_the_task_tokenises(objective, texts):
     assert lengths.texts_of(task(objective), {"a": "x", "b": "y", "text": "t"}) == texts
+
+
+def test_denoised_text_fits_and_loses_no_token():
+    task = TaskConfig(name="t", files=["x.txt"], objective="ul2", denoisers=[{"noise": "suffix", "noise_density": 0.5}])
+    found = lengths.example_lengths(
+        task, [{"targets": 100}, {"targets": 7}], lengths={"inputs": 24, "targets": 16}, sentinels=100
+    )
+    sides = found.tokens
+    assert sides["inputs"].max() <= 24
+    assert sides["targets"].max() == 16
+    assert sum(int(side.sum()) - len(side) for side in sides.values()) == 107

@@ -1,0 +1,89 @@
+"""Which documents a task leaves out, by its filters; each drop has a reason."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from t5core import errors, fingerprints, storage
+from t5core.config.data_schema import TaskConfig
+from t5core.config.preprocessing_schema import FilterConfig
+
+
+class Filter(NamedTuple):
+    """A criterion on the columns of a document (name -> text), and what it is called."""
+
+    reason: str
+    keeps: Callable[[Mapping[str, str]], bool]
+
+
+def document_filters(task: TaskConfig, *, columns: Sequence[str]) -> tuple[Filter, ...]:
+    """Returns the filters of `task` that look at documents; those that count tokens come after tokenising.
+
+    Args:
+      task: the task.
+      columns: those that it reads.
+
+    Raises:
+      ConfigError: a filter names another column, or a function that cannot be used.
+    """
+    return tuple(
+        Filter(entry.reason, _predicate(entry, task=task.name, columns=columns))
+        for entry in task.filters
+        if not entry.counts_tokens
+    )
+
+
+def fingerprint(task: TaskConfig, *, tokens: bool = True) -> str:
+    """Returns what decides which documents the filters of `task` leave, functions by the code of their modules.
+
+    Args:
+      task: the task.
+      tokens: whether those that count tokens matter.
+    """
+    entries = [entry for entry in task.filters if tokens or not entry.counts_tokens]
+    functions = [entry.function for entry in entries if entry.function is not None]
+    modules = sorted({_function(name, task=task.name).__module__ for name in functions})
+    return storage.fingerprint(
+        [[entry.model_dump(exclude={"name"}) for entry in entries], fingerprints.code_fingerprint(*modules)]
+    )
+
+
+def _predicate(entry: FilterConfig, *, task: str, columns: Sequence[str]) -> Callable[[Mapping[str, str]], bool]:
+    if entry.function is not None:
+        return _function(entry.function, task=task)
+    if entry.column is not None and entry.column not in columns:
+        raise errors.ConfigError(
+            f"task {task!r}: filter {entry.reason!r}: {errors.unknown_name('column', entry.column, columns)}"
+        )
+    looked_at = (entry.column,) if entry.column is not None else tuple(columns)
+    passes = _test(entry)
+    return lambda document: all(passes(document[name]) for name in looked_at)
+
+
+def _test(entry: FilterConfig) -> Callable[[str], bool]:
+    if entry.min_characters is not None:
+        least = entry.min_characters
+        return lambda text: len(text) >= least
+    if entry.max_characters is not None:
+        most = entry.max_characters
+        return lambda text: len(text) <= most
+    expression = entry.must_match if entry.must_match is not None else entry.must_not_match
+    assert expression is not None, "a filter has one criterion"
+    search, wanted = re.compile(expression).search, entry.must_match is not None
+    return lambda text: (search(text) is not None) == wanted
+
+
+def _function(name: str, *, task: str) -> Callable[..., Any]:
+    module, _, attribute = name.rpartition(".")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+        inspect.signature(function).bind({})
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise errors.ConfigError(
+            f"task {task!r}: filter function={name!r} cannot be used: {error}; give module.function of the columns"
+        ) from error
+    return function
