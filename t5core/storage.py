@@ -17,7 +17,7 @@ os.environ.setdefault("EPATH_USE_TF", "0")
 import fsspec.config
 from etils import epath
 
-from t5core import errors
+from t5core import errors, outages
 
 # gcsfs remembers listings for ever, and would never see what another process writes.
 for _protocol in ("gs", "gcs"):
@@ -47,6 +47,7 @@ def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
 
     Raises:
       RunDirectoryError: no right to write there, or no space.
+      RecoverableError: the storage was out of reach.
     """
     target = path(uri)
     try:
@@ -61,12 +62,14 @@ def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
             os.fsync(handle.fileno())
         os.replace(scratch, target)
     except OSError as error:
-        raise _write_refused(uri, error) from error
+        raise write_refused(uri, error) from error
 
 
-def _write_refused(uri: str | os.PathLike[str], error: OSError) -> errors.RunDirectoryError:
-    """Returns the one-line error for a write to `uri` that the system refused."""
-    reason = error.strerror or str(error)
+def write_refused(uri: str | os.PathLike[str], error: OSError) -> Exception:
+    """Returns the one-line error for a write to `uri` that failed: RunDirectoryError, RecoverableError in an outage."""
+    reason = error.strerror or (str(error).strip() or type(error).__name__).splitlines()[0]
+    if outages.is_outage(error):
+        return errors.RecoverableError(f"cannot write {os.fspath(uri)}: {reason}; run again")
     return errors.RunDirectoryError(f"cannot write {os.fspath(uri)}: {reason}; free space or choose another run.root")
 
 

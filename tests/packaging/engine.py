@@ -184,7 +184,9 @@ def choose(if_else: workflow_pb2.IfElseBlock, inputs: Literals) -> workflow_pb2.
 
 def _holds(expression: condition_pb2.BooleanExpression, inputs: Literals) -> bool:
     assert expression.HasField("comparison"), "only comparisons are used"
-    left, right = (_operand(side, inputs) for side in (expression.comparison.left_value, expression.comparison.right_value))
+    left, right = (
+        _operand(side, inputs) for side in (expression.comparison.left_value, expression.comparison.right_value)
+    )
     if expression.comparison.operator == condition_pb2.ComparisonExpression.EQ:
         return left == right
     assert expression.comparison.operator == condition_pb2.ComparisonExpression.NEQ

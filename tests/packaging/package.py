@@ -43,9 +43,7 @@ def write(file: pathlib.Path) -> None:
 def pyflyte(*arguments: str) -> str:
     """Returns what `pyflyte` prints in the repository."""
     environment = {**os.environ, "COLUMNS": "200"}
-    done = subprocess.run(
-        [PYFLYTE, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([PYFLYTE, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -128,7 +128,7 @@ class Pods:
 
 
 def _container(pod: Pod) -> tuple[str, list[str], dict[str, str], dict[str, Any]]:
-    """Returns image, command, environment and pod spec of what a pod runs; a node's pod template replaces the task's."""
+    """Returns image, command, environment and pod spec of a pod; a pod template takes the place of the task."""
     spec = pod_spec(pod.overrides.pod_template)
     if spec:
         (container,) = spec["containers"]

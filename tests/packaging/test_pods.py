@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from flyteidl.core import errors_pb2
 
-from t5core.config import load, yaml_text
+from t5core.config import yaml_text
+from t5core.config.schema import PretrainConfig
 from tests import bucket
 from tests.packaging import package, pods
 from tests.packaging.engine import Engine, Outcome
@@ -53,7 +54,7 @@ def both(tmp_path_factory, packaged):
         for file in (folder / "text").iterdir():
             served.put(f"gs://bucket/text/{file.name}", file.read_bytes())
         text = command_line.CONFIG.format(root="gs://bucket/runs", text="gs://bucket/text")
-        settings = load.validate(yaml_text.parse(text, origin="remote"), origin="remote")
+        settings = PretrainConfig.model_validate(yaml_text.parse(text, origin="remote"))
         cluster = pods.Pods(bucket=served, folder=folder / "pods", execution="execution1", faults=FAULTS)
         inputs = {"config": pods.as_literal(settings), "overrides": pods.as_literal(OVERRIDES)}
         outputs = Engine(package=packaged, launch=cluster.launch).run("workflows.pretrain.pretrain", inputs)
