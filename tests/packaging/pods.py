@@ -34,6 +34,7 @@ class Started:
     outcome: Outcome
     code: int
     text: str
+    lock: dict[str, Any] | None
 
     @property
     def is_heavy(self) -> bool:
@@ -47,12 +48,14 @@ class Pods:
 
     Attributes:
       execution: its name, which every pod is told.
+      lock_uri: of the run that it works on.
       faults: what goes wrong, by node path and attempt (faults/sitecustomize.py).
     """
 
     bucket: Bucket
     folder: pathlib.Path
     execution: str
+    lock_uri: str
     faults: dict[tuple[str, int], str] = dataclasses.field(default_factory=dict)
     started: list[Started] = dataclasses.field(default_factory=list)
 
@@ -86,6 +89,7 @@ class Pods:
             timeout=240,
         )
         outcome = self._outcome(f"{prefix}/out")
+        lock = self._lock_left_behind()
         self.started.append(
             Started(
                 path=pod.path,
@@ -98,6 +102,7 @@ class Pods:
                 outcome=outcome,
                 code=done.returncode,
                 text=done.stdout,
+                lock=lock,
             )
         )
         return outcome
@@ -115,6 +120,16 @@ class Pods:
             told |= {"BATCH_JOB_ARRAY_INDEX_VAR_NAME": "FLYTE_K8S_ARRAY_INDEX", "FLYTE_K8S_ARRAY_INDEX": str(pod.index)}
         fault = self.faults.get((pod.path, pod.attempt))
         return {**told, "FAULT": fault, "PYTHONPATH": f"{FAULTS}{os.pathsep}{ROOT}"} if fault else told
+
+    def _lock_left_behind(self) -> dict[str, Any] | None:
+        """Returns the run's lock if the pod left it, as one on another node would: nobody here can see that it died."""
+        content = self.bucket.get(self.lock_uri)
+        if content is None:
+            return None
+        lock = json.loads(content)
+        lock["process"]["host"] = "another-node"
+        self.bucket.put(self.lock_uri, json.dumps(lock).encode())
+        return lock
 
     def _outcome(self, prefix: str) -> Outcome:
         if error := self.bucket.get(f"{prefix}/error.pb"):

@@ -76,7 +76,10 @@ def test_an_image_runs_as_a_user_and_has_its_code_last(kind):
     assert re.fullmatch(r"python:3\.11-slim-\w+", steps[0].argument), "no registry's address, and the Python we test"
     assert [step.argument for step in steps if step.name == "USER"] == ["flyte"] == [steps[-1].argument]
     assert "useradd --create-home --uid 1000 flyte" in steps[1].argument
+    copied = [step.argument for step in steps if step.name == "COPY"]
+    assert copied[0] == "constraints.txt pyproject.toml README.md ./"
     code = [step.argument for step in steps[-4:-1]]
+    assert copied[1:] == code
     assert code == [f"{folder} {folder}" for folder in FOLDERS], "code last, and nothing else of the repository"
     install = next(i for i, step in enumerate(steps) if "uv pip install" in step.argument)
     assert install < len(steps) - 4

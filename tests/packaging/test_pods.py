@@ -30,6 +30,7 @@ OVERRIDES = [
     "train.actions=[{name: early_stopping, task: copy, metric: exact_match, mode: max, patience: 1}]",
 ]
 SECOND_SEGMENT = "/n6/dn2/dn0/dn0"
+LOCK = "gs://bucket/runs/tiny/lock.json"
 FAULTS = {(SECOND_SEGMENT, 0): "lost:5", (SECOND_SEGMENT, 1): "killed"}
 
 
@@ -55,7 +56,7 @@ def both(tmp_path_factory, packaged):
             served.put(f"gs://bucket/text/{file.name}", file.read_bytes())
         text = command_line.CONFIG.format(root="gs://bucket/runs", text="gs://bucket/text")
         settings = PretrainConfig.model_validate(yaml_text.parse(text, origin="remote"))
-        cluster = pods.Pods(bucket=served, folder=folder / "pods", execution="execution1", faults=FAULTS)
+        cluster = pods.Pods(bucket=served, folder=folder / "pods", execution="execution1", lock_uri=LOCK, faults=FAULTS)
         inputs = {"config": pods.as_literal(settings), "overrides": pods.as_literal(OVERRIDES)}
         outputs = Engine(package=packaged, launch=cluster.launch).run("workflows.pretrain.pretrain", inputs)
         done = command_line.finish(local)
@@ -108,7 +109,9 @@ def test_the_third_attempt_goes_on_from_the_last_committed_step(both):
     assert (record["start"], record["end"], record["trained_steps"], record["parent"]["step"]) == (3, 6, 1, 5)
 
 
-def test_a_run_that_is_done_holds_no_lock(both):
-    """A pod that was killed leaves its lock behind, and the next one of the same execution takes it over at once."""
-    assert both.served.get("gs://bucket/runs/tiny/lock.json") is None
-    assert all(pod.code == 0 for pod in both.started if pod.outcome != Outcome())
+def test_a_lock_is_the_executions(both):
+    """A pod that was killed leaves its lock on a node of its own, and the next attempt takes it over at once."""
+    left = [pod for pod in both.started if pod.lock is not None]
+    assert [(pod.task, pod.attempt, pod.lock["owner"]) for pod in left] == [("train_segment", 1, "flyte:execution1")]
+    assert both.served.get(LOCK) is None
+    assert all(pod.code == 0 for pod in both.started if pod not in left)
