@@ -9,10 +9,12 @@ import pathlib
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from typing import Any
 
 from flyteidl.admin import launch_plan_pb2, task_pb2, workflow_pb2
 from flyteidl.core import tasks_pb2
+from flyteidl.core import workflow_pb2 as workflow_nodes
 from google.protobuf import json_format
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -32,6 +34,14 @@ class Package:
     def templates(self) -> dict[str, tasks_pb2.TaskTemplate]:
         """The tasks' templates."""
         return {name: spec.template for name, spec in self.tasks.items()}
+
+    def task_nodes(self) -> Iterator[tuple[str, workflow_nodes.Node, str]]:
+        """Yields (workflow, node, name of its task) for each node of each workflow that is a task, mapped ones too."""
+        for name, spec in self.workflows.items():
+            for node in spec.template.nodes:
+                inner = node.array_node.node if node.HasField("array_node") else node
+                if inner.HasField("task_node"):
+                    yield name, inner, inner.task_node.reference_id.name
 
 
 def write(file: pathlib.Path) -> None:

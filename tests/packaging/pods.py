@@ -49,7 +49,7 @@ class Pods:
     Attributes:
       execution: its name, which every pod is told.
       lock_uri: of the run that it works on.
-      faults: what goes wrong, by node path and attempt (faults/sitecustomize.py).
+      faults: what goes wrong, by the end of a node path and the attempt (faults/sitecustomize.py).
     """
 
     bucket: Bucket
@@ -118,7 +118,8 @@ class Pods:
         }
         if pod.index is not None:
             told |= {"BATCH_JOB_ARRAY_INDEX_VAR_NAME": "FLYTE_K8S_ARRAY_INDEX", "FLYTE_K8S_ARRAY_INDEX": str(pod.index)}
-        fault = self.faults.get((pod.path, pod.attempt))
+        known = self.faults.items()
+        fault = next((f for (end, attempt), f in known if pod.path.endswith(end) and attempt == pod.attempt), None)
         return {**told, "FAULT": fault, "PYTHONPATH": f"{FAULTS}{os.pathsep}{ROOT}"} if fault else told
 
     def _lock_left_behind(self) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from flytekit import LaunchPlan
+from flytekit.core.array_node_map_task import ArrayNodeMapTask
 from flytekit.core.base_task import PythonTask
 from flytekit.core.context_manager import FlyteEntities
 from flytekit.core.workflow import WorkflowBase
@@ -30,15 +31,6 @@ def entities(kind):
     return {name: entity for name, entity in found.items() if name.startswith(("tasks.", "workflows."))}
 
 
-def task_nodes(packaged):
-    """Yields (workflow, node, name of its task) for each node of each workflow that is a task, mapped ones too."""
-    for name, spec in packaged.workflows.items():
-        for node in spec.template.nodes:
-            inner = node.array_node.node if node.HasField("array_node") else node
-            if inner.HasField("task_node"):
-                yield name, inner, inner.task_node.reference_id.name
-
-
 def function_of(template):
     """Returns the full name of the task that a container runs; a mapped one runs its task under another name."""
     arguments = list(template.container.args)
@@ -52,9 +44,10 @@ def test_every_workflow_has_a_launch_plan_and_all_its_tasks(packaged):
     )
     assert set(packaged.workflows) == set(workflows)
     assert set(packaged.launch_plans) == set(workflows) | set(entities(LaunchPlan))
-    for workflow, _, task in task_nodes(packaged):
+    for workflow, _, task in packaged.task_nodes():
         assert task in packaged.tasks, f"{workflow} needs {task}"
-    assert {function_of(template) for template in packaged.templates.values()} == set(entities(PythonTask))
+    plain = {name for name, task in entities(PythonTask).items() if not isinstance(task, ArrayNodeMapTask)}
+    assert {function_of(template) for template in packaged.templates.values()} == plain
 
 
 def test_each_task_asks_for_what_its_profile_says(packaged):
@@ -76,7 +69,7 @@ def test_each_task_asks_for_what_its_profile_says(packaged):
 
 def test_each_node_repeats_what_its_task_asks_for(packaged):
     seen = 0
-    for workflow, node, task in task_nodes(packaged):
+    for workflow, node, task in packaged.task_nodes():
         metadata, given = packaged.templates[task].metadata, node.metadata
         assert given.retries.retries == metadata.retries.retries, f"{task} in {workflow}"
         assert given.timeout == metadata.timeout, f"{task} in {workflow}"
@@ -89,7 +82,7 @@ def test_whatever_needs_the_model_runs_on_a_pool(packaged):
     """A model task has no resources of its own: without a pool it would get a node's leavings."""
     needy = {name for name, template in packaged.templates.items() if not template.container.resources.requests}
     assert {"tasks.training.train_segment", "tasks.training.evaluate", "tasks.training.initialise"} <= needy
-    for workflow, node, task in task_nodes(packaged):
+    for workflow, node, task in packaged.task_nodes():
         template = node.task_node.overrides.pod_template
         if task in needy:
             (container,) = package.pod_spec(template)["containers"]
@@ -101,7 +94,7 @@ def test_whatever_needs_the_model_runs_on_a_pool(packaged):
 @pytest.mark.parametrize("name", profiles.POOLS)
 def test_a_block_asks_for_its_pool(packaged, name):
     pool = profiles.POOLS[name]
-    heavy = [node for workflow, node, _ in task_nodes(packaged) if workflow == f"workflows.blocks.block_{name}"]
+    heavy = [node for workflow, node, _ in packaged.task_nodes() if workflow == f"workflows.blocks.block_{name}"]
     heavy = [node for node in heavy if package.pod_spec(node.task_node.overrides.pod_template)]
     assert len(heavy) == 2, "a segment and its evaluation"
     for node in heavy:
