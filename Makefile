@@ -51,7 +51,7 @@ format: .venv/.installed ## rewrite the sources in the house style
 	$(BIN)/ruff format .
 
 constraints: .venv/.installed ## refresh constraints.txt from what pyproject.toml allows today
-	@$(BIN)/uv pip compile --quiet --python $(BIN)/python --extra dev --no-header --no-annotate pyproject.toml \
+	@$(BIN)/uv pip compile --quiet --python $(BIN)/python --all-extras --no-header --no-annotate pyproject.toml \
 	  | { echo "# Every package of the environment at the version that the tests passed with. Refresh: make constraints"; cat; } > constraints.new
 	@mv constraints.new constraints.txt
 

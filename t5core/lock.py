@@ -6,7 +6,7 @@ import threading
 import time
 from types import TracebackType
 
-from t5core import errors
+from t5core import errors, storage
 from t5core.lockfile import LockRecord, UnreadableError, lock_file
 from t5core.process import this_process
 
@@ -51,14 +51,12 @@ class RunLock:
 
         Raises:
           RunDirectoryError: another execution holds it, or the file cannot be written.
+          RecoverableError: the storage was out of reach.
         """
         try:
             self._acquire()
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise errors.RunDirectoryError(
-                f"cannot write {self._uri}: {reason}; free space or choose another run.root"
-            ) from error
+            raise storage.write_refused(self._uri, error) from error
 
     def _acquire(self) -> None:
         record = LockRecord.new(owner=self._owner, process=self._process)

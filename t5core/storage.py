@@ -20,7 +20,7 @@ os.environ.setdefault("EPATH_USE_TF", "0")
 import fsspec.config
 from etils import epath
 
-from t5core import errors
+from t5core import errors, outages
 
 _STALL_SECONDS = int(os.environ.get("T5FLOW_STORAGE_STALL_SECONDS", "60"))
 # tensorstore reads these at its first request; it tries again by itself.
@@ -49,13 +49,6 @@ def _break_off_stalled_requests() -> None:
         fsspec.config.conf[protocol]["requests_timeout"] = patience
 
 
-def is_outage(error: BaseException) -> bool:
-    """Tells whether an object store, or the way to it, failed for now; each library says so in its own way."""
-    kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}
-    known = {"gcsfs.HttpError", "aiohttp.ClientError", "requests.RequestException", "google.GoogleAPICallError"}
-    return isinstance(error, TimeoutError | ConnectionError) or bool(kinds & known)
-
-
 def is_remote(uri: str) -> bool:
     """Tells whether `uri` names an object store rather than this machine's disk."""
     return "://" in str(uri)
@@ -74,6 +67,7 @@ def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
 
     Raises:
       RunDirectoryError: no right to write there, or no space.
+      RecoverableError: the storage was out of reach.
     """
     target = path(uri)
     try:
@@ -88,12 +82,14 @@ def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
             os.fsync(handle.fileno())
         os.replace(scratch, target)
     except OSError as error:
-        raise _write_refused(uri, error) from error
+        raise write_refused(uri, error) from error
 
 
-def _write_refused(uri: str | os.PathLike[str], error: OSError) -> errors.RunDirectoryError:
-    """Returns the one-line error for a write to `uri` that the system refused."""
-    reason = error.strerror or str(error)
+def write_refused(uri: str | os.PathLike[str], error: OSError) -> Exception:
+    """Returns the one-line error for a write to `uri` that failed: RunDirectoryError, RecoverableError in an outage."""
+    reason = error.strerror or (str(error).strip() or type(error).__name__).splitlines()[0]
+    if outages.is_outage(error):
+        return errors.RecoverableError(f"cannot write {os.fspath(uri)}: {reason}; run again")
     return errors.RunDirectoryError(f"cannot write {os.fspath(uri)}: {reason}; free space or choose another run.root")
 
 

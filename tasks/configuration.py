@@ -30,4 +30,5 @@ def plan_tasks(run: ResolvedRun, vocabulary: VocabularyRef) -> list[TaskRequest]
     """Lists the tasks to materialise, one request each."""
     from t5core.stages import resolve
 
-    return resolve.task_requests(run, vocabulary)
+    with failures.retry_what_helps():
+        return resolve.task_requests(run, vocabulary)

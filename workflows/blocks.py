@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flytekit import conditional, dynamic, workflow
+from flytekit import conditional, workflow
 
 from t5core import schedule
 from t5core.config.edges import Cursor, RunInputs
 from tasks import profiles
-from tasks.training import BlockResult, check_actions, evaluate, passthrough, train_segment
+from tasks.training import BlockResult, check_actions, evaluate, initialise, passthrough, train_segment
 
 
 def _make_block(pool: str) -> Any:
@@ -33,11 +33,12 @@ def _make_block(pool: str) -> Any:
 BLOCKS = {pool: _make_block(pool) for pool in profiles.POOLS}
 
 
-@dynamic(container_image=profiles.CPU_IMAGE, retries=2)
-def train_in_segments(inputs: RunInputs, start: Cursor) -> Cursor:
-    """Chains one block per segment of the whole run; segments that are committed already return at once."""
+@profiles.compose_task()
+def train_in_segments(inputs: RunInputs) -> Cursor:
+    """Initialises, then chains one block per segment of the whole run; what is committed already returns at once."""
     config = inputs.run.config
     block = BLOCKS[config.cluster.pool]
+    start = initialise(inputs=inputs).with_overrides(pod_template=profiles.pool_template(config.cluster.pool))
     ends = [end for _, end in schedule.of(config.train).segments(inputs.run.first_step)]
     result = block(inputs=inputs, cursor=start, end=ends[0])
     for end in ends[1:]:

@@ -16,7 +16,6 @@ from t5core.config.schema import PretrainConfig
 from tasks.configuration import plan_tasks, preflight, resolve_config
 from tasks.data import assemble_mixture, build_vocabulary, materialise, verify_vocabulary
 from tasks.reporting import report
-from tasks.training import initialise
 from workflows.blocks import train_in_segments
 
 DEMO = load.load(str(pathlib.Path(__file__).parent / "configs" / "demo.yaml"), PretrainConfig)
@@ -38,5 +37,5 @@ def pretrain(config: PretrainConfig = DEMO, overrides: list[str] = []) -> Summar
     datasets = map_task(materialise)(request=plan_tasks(run=run, vocabulary=vocabulary))
     mixture = assemble_mixture(run=run, vocabulary=vocabulary, tasks=datasets)
     inputs = verify_vocabulary(run=run, vocabulary=vocabulary, tasks=datasets, mixture=mixture)
-    end = train_in_segments(inputs=inputs, start=initialise(inputs=inputs))
+    end = train_in_segments(inputs=inputs)
     return report(inputs=inputs, cursor=end)

@@ -14,7 +14,8 @@ from t5core import errors
 class StrictModel(pydantic.BaseModel):
     """A frozen model that refuses keys it does not know."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    # JSON has no word for NaN and the infinities; by default they would travel between tasks as null.
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True, ser_json_inf_nan="strings")
 
 
 def describe(error: pydantic.ValidationError, root: type[pydantic.BaseModel]) -> str:

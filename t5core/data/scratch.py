@@ -15,7 +15,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 
-from t5core import errors, storage
+from t5core import storage
 
 
 @contextlib.contextmanager
@@ -24,10 +24,7 @@ def refusals_as_errors(uri: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error).splitlines()[0]
-        raise errors.RunDirectoryError(
-            f"cannot write {uri}: {reason}; free space or choose another run.root"
-        ) from error
+        raise storage.write_refused(uri, error) from error
 
 
 class Scratch:

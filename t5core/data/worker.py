@@ -22,7 +22,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any
 
-from t5core import errors
+from t5core import errors, outages
 
 _MODULE = "t5core.data.worker"
 _SECONDS_TO_LEAVE = 5.0
@@ -199,7 +199,9 @@ def _serve_one(line: Connection, target: str, args: tuple[Any, ...]) -> None:
 def _portable(error: Exception, *, target: str) -> Exception:
     """Returns an exception that the parent can read without the modules of this process."""
     trace = "".join(traceback.format_exception(error))
-    if type(error).__module__ == "builtins" or isinstance(error, errors.UserError | errors.IntegrityError):
+    if outages.is_outage(error):
+        portable = outages.recoverable(error)
+    elif type(error).__module__ == "builtins" or isinstance(error, errors.UserError | errors.IntegrityError):
         portable = error
     else:
         portable = RuntimeError(f"{target}: {type(error).__name__}: {error}")

@@ -136,9 +136,7 @@ def _refusals(path: epath.Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise errors.RunDirectoryError(
-            f"cannot write {path}: {error.strerror or error}; free space or choose another run.root"
-        ) from error
+        raise storage.write_refused(path, error) from error
 
 
 def _event_writer(folder: str, *, purge_step: int) -> SummaryWriter:

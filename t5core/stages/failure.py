@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from t5core import errors
+from t5core import errors, outages
 from t5core.report import page, summary
 
 
@@ -16,7 +16,8 @@ def recorded(run_uri: str, *, where: str) -> Iterator[None]:
     What another attempt may survive (`RecoverableError`) is no failure of the run yet.
     """
     try:
-        yield
+        with outages.as_recoverable():
+            yield
     except errors.RecoverableError:
         raise
     except Exception as error:

