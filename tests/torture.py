@@ -1,8 +1,8 @@
 """Kills a small run at random moments, resumes it, and compares its end with that of a run that nobody disturbed.
 
 `make torture`, or `python -m tests.torture --kills 50 --seed 0`. Each life is the whole command, `pyflyte run
-workflows/pretrain.py`, in a process group of its own, which SIGKILL ends at once. The moments are spread evenly over
-the time that an undisturbed life takes. Lives are forked from a process that has imported everything, so that most of
+workflows/pretrain.py`, in a process group of its own, which SIGKILL ends at once: some time after its start or after
+one of its commits, drawn evenly from all of them. Lives are forked from a process that has imported everything, so that most of
 their time is the run's. Data and compiled programs are there; every run starts from its seed. Exits with 1 when a run
 ends in other bits, or does not end.
 """
@@ -27,6 +27,8 @@ from t5core.rundir import RunDirectory
 from tests.workflows import command_line
 
 _LONGEST_LIFE_SECONDS = 300.0
+_COMMITS = (0, 2, 4, 6, 8, 10)
+_LAST_STEP = 12
 _NEEDED = (
     "flytekit.clis.sdk_in_container.pyflyte",
     "orbax.checkpoint",
@@ -79,7 +81,8 @@ def torture(folder: pathlib.Path, *, kills: int, seed: int) -> int:
     luck, same = random.Random(seed), 0
     number = 0
     while number < kills:
-        outcome = _killed_and_resumed(config, f"run-{number + 1}", folder, after=luck.uniform(0.0, whole))
+        moment = (luck.choice((None, *_COMMITS)), luck.uniform(0.0, whole / len(_COMMITS)))
+        outcome = _killed_and_resumed(config, f"run-{number + 1}", folder, moment=moment)
         if outcome is None:
             shutil.rmtree(folder / "runs" / f"run-{number + 1}")  # it ended before its moment came: another
             continue
@@ -96,14 +99,21 @@ def _import_everything() -> None:
         importlib.import_module(name)
 
 
-def _killed_and_resumed(config: pathlib.Path, name: str, folder: pathlib.Path, *, after: float) -> Outcome | None:
-    """Returns None when the run ended before it was to be killed."""
+def _killed_and_resumed(
+    config: pathlib.Path, name: str, folder: pathlib.Path, *, moment: tuple[int | None, float]
+) -> Outcome | None:
+    """Returns None when the run ended before the moment came: some seconds after a commit (None: after the start)."""
+    commit, seconds = moment
     life = _begin(config, name, folder)
     began = time.monotonic()
-    while time.monotonic() - began < after:
+    came = began if commit is None else None
+    while came is None or time.monotonic() - came < seconds:
         if os.waitpid(life, os.WNOHANG)[0] == life:
             return None
-        time.sleep(0.001)
+        if came is None and _has_committed(folder, name, commit):
+            came = time.monotonic()
+        time.sleep(0.002)
+    after = time.monotonic() - began
     os.killpg(life, signal.SIGKILL)
     os.waitpid(life, 0)
     step = index.latest(_checkpoints(folder, name))
@@ -130,7 +140,7 @@ def _live(config: pathlib.Path, name: str, folder: pathlib.Path) -> str:
             if status:
                 raise RuntimeError(f"{name} failed: {_log(folder, name).read_text()[-2000:]}")
             step = index.latest(_checkpoints(folder, name))
-            assert step == 12, f"{name} ended at step {step}"
+            assert step == _LAST_STEP, f"{name} ended at step {step}"
             return index.reference(_checkpoints(folder, name), step).digest
         time.sleep(0.01)
     os.killpg(life, signal.SIGKILL)
@@ -165,6 +175,11 @@ def _begin(config: pathlib.Path, name: str, folder: pathlib.Path) -> int:
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def _has_committed(folder: pathlib.Path, name: str, step: int | None) -> bool:
+    latest = index.latest(_checkpoints(folder, name))
+    return latest is not None and step is not None and latest >= step
 
 
 def _checkpoints(folder: pathlib.Path, name: str) -> str:
