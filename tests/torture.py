@@ -2,9 +2,9 @@
 
 `make torture`, or `python -m tests.torture --kills 50 --seed 0`. Each life is the whole command, `pyflyte run
 workflows/pretrain.py`, in a process group of its own, which SIGKILL ends at once: some time after its start or after
-one of its commits, drawn evenly from all of them. Lives are forked from a process that has imported everything, so that most of
-their time is the run's. Data and compiled programs are there; every run starts from its seed. Exits with 1 when a run
-ends in other bits, or does not end.
+one of its commits, drawn evenly from all of them. Lives are forked from a process that has imported everything, so
+that most of their time is the run's. Data and compiled programs are there; every run starts from its seed. Exits with
+1 when a run ends in other bits, or does not end.
 """
 
 from __future__ import annotations

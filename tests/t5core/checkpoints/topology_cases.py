@@ -19,7 +19,7 @@ from t5core.trainer import Trainer
 from tests.t5core import tiny
 from tests.t5core.checkpoints.states import PROVENANCE
 
-MESHES = [(1, 1), (2, 1), (2, 2), (8, 1), (8, 2)]  # devices, and how many of them share a copy of the model
+MESHES = [(1, 1), (2, 1), (8, 2)]  # devices, and how many of them share a copy of the model
 
 
 def trainer(devices, partitions):
