@@ -87,15 +87,7 @@ def converter_of(inputs: RunInputs) -> FeatureConverter:
 
 def abstract_state(config: PretrainConfig) -> TrainState:
     """Returns the shapes and dtypes of the state that a run trains; nothing is computed."""
-    model = build_model(config.model, config.train.loss)
-    trainer = Trainer(
-        model=model,
-        optimizer=_optimizer(config.train.optimizer, boxed_params(model)),
-        partitioner=Partitioner(),
-        learning_rate_fn=learning_rate_schedule(config.train.learning_rate),
-        seed=0,
-    )
-    return trainer.abstract_state
+    return make_trainer(config, seed=0).abstract_state
 
 
 def check(config: PretrainConfig) -> None:
