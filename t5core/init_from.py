@@ -47,7 +47,7 @@ def check(config: PretrainConfig, run_uri: str) -> None:
     stored, record = restore.shapes(found)
     stored = _asked_for(stored, settings)
     wanted = _asked_for(build.abstract_state(config).as_tree(), settings)
-    _check_architecture(found, config.model.architecture())
+    _check_architecture(found, record, config.model.architecture())
     _check_patterns(found, settings, stored, wanted)
     fitting.check_fit(stored, wanted, terms=_terms(settings), where=found.where)
     vocabulary = config.data.vocabulary
@@ -142,12 +142,21 @@ def _check_patterns(found: Found, settings: InitFromConfig, stored: Tree, wanted
             )
 
 
-def _check_architecture(found: Found, here: Architecture) -> None:
-    """Compares what shapes do not tell with the configuration of the checkpoint's run, where there is one."""
-    config = RunDirectory(found.run_uri)
-    if found.kind != "orbax" or config.info() is None:
+def _known_architecture(found: Found, record: CheckpointRecord | None) -> Architecture | None:
+    """Returns what the record of an import says, or else the configuration of its run; None: neither is there."""
+    if record is not None and record.provenance.imported_from is not None:
+        return record.provenance.imported_from.architecture
+    directory = RunDirectory(found.run_uri)
+    if found.kind != "orbax" or directory.info() is None:
+        return None
+    return load.load(directory.config_uri, PretrainConfig).model.architecture()
+
+
+def _check_architecture(found: Found, record: CheckpointRecord | None, here: Architecture) -> None:
+    """Compares what shapes do not tell."""
+    there = _known_architecture(found, record)
+    if there is None:
         return
-    there = load.load(config.config_uri, PretrainConfig).model.architecture()
     for name in _UNSEEN:
         before, now = getattr(there, name), getattr(here, name)
         if before != now:

@@ -7,6 +7,7 @@ import pytest
 from t5core import errors, init_from, training, trees
 from t5core.checkpoints import index
 from t5core.checkpoints.native_store import NativeCheckpointStore
+from t5core.checkpoints.record import ImportSource
 from t5core.checkpoints.store import CheckpointStore
 from t5core.config import load
 from t5core.report import gather, lineage, summary
@@ -163,6 +164,20 @@ def test_a_native_checkpoint_of_t5x_is_a_parent_without_a_name(parent, tmp_path)
     deeper = forked(parent, "deep", start={"checkpoint": f"{tmp_path}/checkpoint_4"}, model={"num_encoder_layers": 2})
     with pytest.raises(errors.CheckpointError, match=r"params/encoder/layers_1/.* is missing in it"):
         resolve.check(deeper)
+
+
+def test_an_imported_checkpoint_says_itself_of_which_model_it_is(parent, tmp_path):
+    model = parent.run.config.model.architecture()
+    source = ImportSource(format="huggingface", uri="hf", digest="d", architecture=model)
+    with CheckpointStore(f"{parent.run.uri}/checkpoints") as store, CheckpointStore(str(tmp_path)) as imported:
+        restored = store.restore(small_runs.shared_trainer(parent).abstract_state.as_tree(), step=4)
+        provenance = restored.record.provenance.model_copy(update={"imported_from": source})
+        imported.save(4, restored.state, provenance)
+    start = {"checkpoint": f"{tmp_path}/4"}
+    resolve.check(forked(parent, "imported", start=start))
+    other = forked(parent, "imported", start=start, model={"mlp_activations": ["silu", "linear"]})
+    with pytest.raises(errors.CheckpointError, match="is of a model with mlp_activations="):
+        resolve.check(other)
 
 
 def test_parameters_that_the_checkpoint_lacks_are_drawn_when_they_are_listed(parent):
