@@ -13,6 +13,7 @@ from t5core.config.train_schema import OptimizerConfig
 from t5core.data.converters import FeatureConverter, converter_for
 from t5core.data.vocabulary import load_vocabulary
 from t5core.evaluation import decoded
+from t5core.metrics.weights import WeightMetricsComputer
 from t5core.models.build import build_model
 from t5core.optim.base import Optimizer
 from t5core.optim.build import build_optimizer
@@ -38,6 +39,7 @@ def _trainer(inputs_json: str) -> Trainer:
         input_vocabulary=vocabulary,
         output_vocabulary=vocabulary,
         decode_fn=decoded.decode_fn(config.evaluate.decode),
+        default_decoder_params=decoded.decoder_params(config.evaluate.decode),
         inputs_bidirectional_attention=config.model.inputs_bidirectional_attention,
     )
     return Trainer(
@@ -47,18 +49,8 @@ def _trainer(inputs_json: str) -> Trainer:
         learning_rate_fn=learning_rate_schedule(config.train.learning_rate),
         seed=inputs.run.seed,
         num_microbatches=config.train.num_microbatches,
+        weight_metrics_computer=WeightMetricsComputer() if config.train.weight_metrics else None,
     )
-
-
-def predictor_of(inputs: RunInputs) -> decoded.Predictor:
-    """Returns what decodes for a run, compiled once per process."""
-    return _predictor(inputs.model_dump_json())
-
-
-@functools.lru_cache(maxsize=2)
-def _predictor(inputs_json: str) -> decoded.Predictor:
-    inputs = RunInputs.model_validate_json(inputs_json)
-    return decoded.Predictor(trainer_of(inputs), inputs.run.config.evaluate.decode)
 
 
 def converter_of(inputs: RunInputs) -> FeatureConverter:
@@ -78,7 +70,9 @@ def check(config: PretrainConfig) -> tuple[str, ...]:
     model = build_model(config.model, config.train.loss)
     _optimizer(config.train.optimizer, boxed_params(model))
     learning_rate_schedule(config.train.learning_rate)
-    Partitioner().check_batch_size(config.train.batch_size, num_microbatches=config.train.num_microbatches)
+    partitioner = Partitioner()
+    partitioner.check_batch_size(config.train.batch_size, num_microbatches=config.train.num_microbatches)
+    partitioner.check_batch_size(config.evaluate.batch_size)
     return learning_rate_warnings(config.train.learning_rate, config.train.total_steps)
 
 

@@ -13,6 +13,9 @@ from t5core.config.base import StrictModel
 
 Objective = Literal["span_corruption", "prefix_lm", "lm", "supervised"]
 
+# What the evaluation of all trained tasks together is called, where an action or a metrics folder names a task.
+MIXTURE = "mixture"
+
 
 class VocabularyConfig(StrictModel):
     """A SentencePiece model that exists (`path`), one to be trained on the tasks' text, or bytes."""
@@ -99,6 +102,8 @@ class DataConfig(StrictModel):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"task name {twice[0]!r} is used twice; rename one")
+        if MIXTURE in names and self.mixed:
+            raise ValueError(f"task name {MIXTURE!r} is that of all tasks together; rename the task")
         if "targets" not in self.feature_lengths:
             raise ValueError("feature_lengths has no 'targets'; add it, in tokens")
         unknown = sorted(set(self.feature_lengths) - {"inputs", "targets"})
@@ -110,3 +115,14 @@ class DataConfig(StrictModel):
             name = next(task.name for task in self.tasks if task.is_seqio)
             raise ValueError(f"task {name!r} names no files; add files or builtin, or data.module for a SeqIO task")
         return self
+
+    @property
+    def mixed(self) -> list[str]:
+        """The tasks that are evaluated together, as the mixture: those that are trained on, if there are several."""
+        trained = [task.name for task in self.tasks if task.rate != 0]
+        return trained if len(trained) > 1 else []
+
+    @property
+    def evaluated(self) -> list[str]:
+        """The names of what is evaluated: every task, and the mixture."""
+        return [*(task.name for task in self.tasks), *([MIXTURE] if self.mixed else [])]

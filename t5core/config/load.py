@@ -32,6 +32,7 @@ FREE_SETTINGS = (
     ("train", "eval_period"),
     ("train", "keep_checkpoints"),
     ("train", "stats_period"),
+    ("train", "weight_metrics"),
     ("train", "actions"),
 )
 

@@ -131,8 +131,7 @@ class PretrainConfig(StrictModel):
                 "model.inputs_bidirectional_attention has no effect without a decoder-only model that has inputs; "
                 "set model.family: decoder_only and data.feature_lengths.inputs, or remove it"
             )
-        tasks = [task.name for task in self.data.tasks]
         for action in self.train.actions:
-            if action.task not in tasks:
-                raise ValueError(f"train.actions: {errors.unknown_name('task', action.task, tasks)}")
+            if action.task not in self.data.evaluated:
+                raise ValueError(f"train.actions: {errors.unknown_name('task', action.task, self.data.evaluated)}")
         return self

@@ -98,7 +98,8 @@ def check(config: PretrainConfig) -> None:
 def _metric_names(config: PretrainConfig) -> dict[str, list[str]]:
     from t5core.metrics.summarise import EVALUATION_METRICS
 
-    return {task.name: [*EVALUATION_METRICS, *task.metrics] for task in config.data.tasks}
+    own = {task.name: task.metrics for task in config.data.tasks}
+    return {name: [*EVALUATION_METRICS, *own.get(name, [])] for name in config.data.evaluated}
 
 
 def task_requests(run: ResolvedRun, vocabulary: VocabularyRef) -> list[TaskRequest]:

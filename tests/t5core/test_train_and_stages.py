@@ -177,14 +177,13 @@ def _seqs(by_step, line):
 def test_evaluations_give_the_same_figures_and_the_mixture_those_of_its_tasks(both):
     _, evaluations, model_dir = both
     assert list(evaluations) == [4, 7]
-    for task in ("a", "b"):
-        for line in lines(model_dir / "training_eval" / task / "metrics.jsonl"):
-            expected = evaluations[line["step"]][task]
-            assert {name: line[name] for name in expected} == expected
-            assert line["num_examples"] == 5
-    (mixture,) = (f for f in (model_dir / "training_eval").iterdir() if f.name not in ("a", "b"))
-    for line in lines(mixture / "metrics.jsonl"):
-        assert line["num_examples"] == 10
+    assert {path.name for path in (model_dir / "training_eval").iterdir()} == {"a", "b", "a+b"}
+    for name, folder, examples in (("a", "a", 5), ("b", "b", 5), ("mixture", "a+b", 10)):
+        for line in lines(model_dir / "training_eval" / folder / "metrics.jsonl"):
+            expected = evaluations[line["step"]][name]
+            assert {metric: line[metric] for metric in expected} == expected
+            assert line["num_examples"] == examples
+    for line in lines(model_dir / "training_eval/a+b/metrics.jsonl"):
         losses = [evaluations[line["step"]][task]["loss"] for task in ("a", "b")]
         assert min(losses) < line["loss"] < max(losses)
 

@@ -4,6 +4,7 @@ import pytest
 
 from t5core.config.schema import DecodeConfig
 from t5core.data.converters import converter_for
+from t5core.data.stored import StoredSplit
 from t5core.data.vocabulary import ByteVocabulary
 from t5core.evaluation import decoded
 from tests.t5core import tiny
@@ -24,18 +25,21 @@ def uri(tmp_path_factory):
 def predict(request, uri):
     settings = {"beam": {"beam_size": 2}, "sample": {"temperature": 1.0}}.get(request.param, {})
     decode = DecodeConfig(strategy=request.param, max_examples=6, **settings)
-    trainer = tiny.trainer(vocab_size=384, decode_fn=decoded.decode_fn(decode))
-    predictor, params = decoded.Predictor(trainer, decode), trainer.initial_state().params
+    trainer = tiny.trainer(
+        vocab_size=384, decode_fn=decoded.decode_fn(decode), decoder_params=decoded.decoder_params(decode)
+    )
+    params = trainer.initial_state().params
 
     def run(batch_size):
-        return predictor.predict(
-            params,
-            name="t",
+        split = StoredSplit(
             uri=uri,
-            converter=converter_for("encoder_decoder", LENGTHS),
-            vocabulary=ByteVocabulary(extra_ids=0),
+            split="validation",
             batch_size=batch_size,
+            converter=converter_for("encoder_decoder", LENGTHS),
+            rows=slice(0, batch_size),
+            max_rows=decode.max_examples,
         )
+        return decoded.predict(trainer, params, name="t", split=split, vocabulary=ByteVocabulary(extra_ids=0))
 
     return run
 
