@@ -40,9 +40,7 @@ def trainer(
     """Builds a trainer of a tiny T5 1.1; keywords replace settings of the model."""
     config = ModelConfig(**{**SIZES, "dropout_rate": 0.1, **model})
     return Trainer(
-        model=build_model(
-            config, loss or LossConfig(), decode_fn=decode_fn, default_decoder_params=decoder_params
-        ),
+        model=build_model(config, loss or LossConfig(), decode_fn=decode_fn, default_decoder_params=decoder_params),
         optimizer=build_optimizer(OptimizerConfig()),
         partitioner=Partitioner(),
         learning_rate_fn=learning_rate_schedule(LearningRateConfig(base_learning_rate=0.1, warmup_steps=4)),
