@@ -35,6 +35,7 @@ def trainer(
     decode_fn=None,
     decoder_params=None,
     weight_metrics_computer=None,
+    learning_rate: LearningRateConfig | None = None,
     **model,
 ) -> Trainer:
     """Builds a trainer of a tiny T5 1.1; keywords replace settings of the model."""
@@ -43,7 +44,9 @@ def trainer(
         model=build_model(config, loss or LossConfig(), decode_fn=decode_fn, default_decoder_params=decoder_params),
         optimizer=build_optimizer(OptimizerConfig()),
         partitioner=Partitioner(),
-        learning_rate_fn=learning_rate_schedule(LearningRateConfig(base_learning_rate=0.1, warmup_steps=4)),
+        learning_rate_fn=learning_rate_schedule(
+            learning_rate or LearningRateConfig(base_learning_rate=0.1, warmup_steps=4)
+        ),
         seed=seed,
         num_microbatches=num_microbatches,
         weight_metrics_computer=weight_metrics_computer,
