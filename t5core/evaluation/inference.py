@@ -184,12 +184,13 @@ def _with_aux(found: Indexed) -> tuple[Indexed, dict[str, list[Any]]]:
 
 
 def _length_limit_fractions(outputs: Any, *, eos_id: int) -> dict[str, dict[str, float]]:
-    """Returns, by task, the share of predictions that ended by length instead of by EOS."""
+    """Returns, by task, the share of predictions, all decodes of them, that ended by length instead of by EOS."""
     fractions: dict[str, dict[str, float]] = {}
     for task, by_type in outputs.items() if isinstance(outputs, Mapping) else ():
         for kind, found in by_type.items() if isinstance(by_type, Mapping) else ():
             if "PREDICTION" in getattr(kind, "name", kind):
                 tokens = found[0] if isinstance(found, tuple) else found
-                cut = [cut_at_eos(np.asarray(row).reshape(-1).tolist(), eos_id=eos_id) for row in tokens]
+                rows = [row for decodes in tokens for row in np.atleast_2d(decodes)]
+                cut = [cut_at_eos(row.tolist(), eos_id=eos_id) for row in rows]
                 fractions[task] = {"length_limit_fraction": np.mean([not c.reached_eos for c in cut]).item()}
     return fractions

@@ -100,6 +100,14 @@ def test_evaluation_counts_every_row_of_both(scenes, folder):
     assert steps == [1, 2, 3, 4, 6], "one of them writes"
 
 
+def test_both_learn_the_numbers_that_the_first_computes(scenes):
+    for found in (scene["numbers"] for scene in scenes):
+        assert (found["third"], found["process"]) == (1 / 3, 0)
+        assert np.isnan(found["nan"])
+    assert scenes[0]["no numbers"] == "ZeroDivisionError: division by zero"
+    assert scenes[1]["no numbers"] == "RecoverableError: the first process failed; see its message"
+
+
 def test_the_chain_evaluates_and_decodes_by_both_together_and_one_of_them_writes(scenes, alone):
     inputs, metrics, texts = alone
     assert scenes[0]["chain"] == scenes[1]["chain"]

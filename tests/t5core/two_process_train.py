@@ -4,6 +4,7 @@ Run as `python -m tests.t5core.two_process_train PORT PROCESS FOLDER`.
 """
 
 import json
+import math
 import os
 import pathlib
 import signal
@@ -12,6 +13,7 @@ import time
 
 import jax
 
+from t5core import agreement
 from t5core.actions import ActionMode, BaseAction
 from t5core.checkpoints import digest, index
 from t5core.config.edges import RunInputs
@@ -129,6 +131,10 @@ def main(port, process, folder):
                 f"{folder}/val", eval_steps=9, train_eval_get_dataset_fn=lambda c, i, n, *_: {"v": Rows(i, n, [5, 4])}
             )
         ),
+        "numbers": lambda: agreement.numbers_of_primary(
+            lambda: {"third": 1 / 3, "nan": math.nan, "process": jax.process_index()}
+        ),
+        "no numbers": lambda: outcome(lambda: agreement.numbers_of_primary(lambda: {"a": 1 / 0})),
         "chain": lambda: evaluated_in_the_chain(folder),
         "told to stop": lambda: told_to_stop(folder),
         "left alone": lambda: left_alone(folder),  # the last one
