@@ -5,7 +5,8 @@ A failure is told to the others before it is raised. A process that raised at on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -49,6 +50,26 @@ def primary_decides(decide: Callable[[], int]) -> int:
 def from_primary(number: int) -> int:
     """Returns on every process the number that the first one gives; it has 32 bits."""
     return number if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+
+
+def numbers_of_primary(compute: Callable[[], Mapping[str, float]]) -> dict[str, float]:
+    """Returns on every process the numbers by name that `compute` gives on the first, which alone runs it.
+
+    Raises:
+      RecoverableError: as `primary_decides`.
+    """
+    found = b""
+
+    def size() -> int:
+        nonlocal found
+        found = json.dumps(dict(compute())).encode()
+        return len(found)
+
+    length = primary_decides(size)
+    if jax.process_count() > 1:
+        sent = np.frombuffer(found, np.uint8) if is_primary() else np.zeros(length, np.uint8)
+        found = np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8).tobytes()
+    return json.loads(found)
 
 
 def on_primary(act: Callable[[], object]) -> None:

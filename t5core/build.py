@@ -14,6 +14,7 @@ from t5core.config.train_schema import OptimizerConfig
 from t5core.data.converters import FeatureConverter, converter_for
 from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, load_vocabulary
 from t5core.evaluation import decoded
+from t5core.metrics.weights import WeightMetricsComputer
 from t5core.models.build import build_model
 from t5core.optim.base import Optimizer
 from t5core.optim.build import build_optimizer
@@ -56,6 +57,7 @@ def make_trainer(
         input_vocabulary=vocabulary,
         output_vocabulary=vocabulary,
         decode_fn=decoded.decode_fn(config.evaluate.decode),
+        default_decoder_params=decoded.decoder_params(config.evaluate.decode),
         inputs_bidirectional_attention=config.model.inputs_bidirectional_attention,
     )
     return Trainer(
@@ -65,18 +67,8 @@ def make_trainer(
         learning_rate_fn=learning_rate_schedule(config.train.learning_rate),
         seed=seed,
         num_microbatches=config.train.num_microbatches,
+        weight_metrics_computer=WeightMetricsComputer() if config.train.weight_metrics else None,
     )
-
-
-def predictor_of(inputs: RunInputs) -> decoded.Predictor:
-    """Returns what decodes for a run, compiled once per process."""
-    return _predictor(inputs.model_dump_json())
-
-
-@functools.lru_cache(maxsize=2)
-def _predictor(inputs_json: str) -> decoded.Predictor:
-    inputs = RunInputs.model_validate_json(inputs_json)
-    return decoded.Predictor(trainer_of(inputs), inputs.run.config.evaluate.decode)
 
 
 def converter_of(inputs: RunInputs) -> FeatureConverter:
@@ -99,7 +91,9 @@ def check(config: PretrainConfig) -> None:
     model = build_model(config.model, config.train.loss)
     _optimizer(config.train.optimizer, boxed_params(model))
     learning_rate_schedule(config.train.learning_rate)
-    Partitioner().check_batch_size(config.train.batch_size, num_microbatches=config.train.num_microbatches)
+    partitioner = Partitioner()
+    partitioner.check_batch_size(config.train.batch_size, num_microbatches=config.train.num_microbatches)
+    partitioner.check_batch_size(config.evaluate.batch_size)
 
 
 def _optimizer(config: OptimizerConfig, param_axes: Any) -> Optimizer:

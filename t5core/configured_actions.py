@@ -15,7 +15,7 @@ from t5core.config.action_schema import (
     KeepBestConfig,
     TerminateOnNanConfig,
 )
-from t5core.config.data_schema import TaskConfig
+from t5core.config.data_schema import MIXTURE, TaskConfig
 from t5core.config.schema import PretrainConfig
 from t5core.metrics.summarise import BY_FEATURE, EVALUATION_METRICS
 
@@ -68,9 +68,9 @@ def check(config: PretrainConfig) -> None:
         if watched is None:
             continue
         task, metric = watched
-        if task not in tasks:
-            raise errors.ConfigError(f"{where}: {errors.unknown_name('task', task, tasks)}")
-        known = _metric_names(tasks[task])
+        if task not in config.data.evaluated:
+            raise errors.ConfigError(f"{where}: {errors.unknown_name('task', task, config.data.evaluated)}")
+        known = _metric_names(tasks[task]) if task in tasks else EVALUATION_METRICS
         if known is not None and metric not in known and not metric.startswith(BY_FEATURE):
             raise errors.ConfigError(f"{where}: {errors.unknown_name(f'metric of task {task!r}', metric, known)}")
 
@@ -96,6 +96,8 @@ def check_evaluated(config: PretrainConfig, splits: Mapping[str, Collection[str]
       ConfigError: there is one.
     """
     evaluated = [task for task, names in splits.items() if "validation" in names]
+    if set(evaluated) & set(config.data.mixed):
+        evaluated.append(MIXTURE)
     for place, action in enumerate(config.train.actions):
         built = _build(action)
         watched = built.watched if built is not None else action.watched

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from t5core import agreement, errors
-from t5core.metrics import summarise
+from t5core.metrics import summarise, weights
 from t5core.preemption import StopRequest
 from t5core.schedule import Schedule
 from t5core.state import TrainState
@@ -42,13 +42,14 @@ class StepMetrics:
     state: TrainState
 
     def figures(self) -> dict[str, float]:
-        """Returns what T5X writes of training, under its names: loss, accuracy, throughput and the rates used."""
+        """Returns what T5X writes of training, under its names: loss, accuracy, throughput, rates and weights."""
         rates = [float(step["learning_rate"]) for step in self.sums]
         return {
             **summarise.summarise(self.sums),
             **summarise.timing(self.sums, seconds=self.seconds, num_devices=jax.device_count()),
             "learning_rate": sum(rates) / len(rates),
             "learning_rate/current": rates[-1],
+            **weights.averaged(self.sums),
         }
 
 

@@ -14,6 +14,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from t5core import axis_rules, errors
+from t5core.metrics.weights import WeightMetricsComputer
 from t5core.optim.base import Optimizer
 from t5core.partitioning import Partitioner
 from t5core.state import TrainState
@@ -42,6 +43,7 @@ class Trainer:
       seed: of initialisation and dropout; the key of a step is `fold_in(trainer_key, step)`, as in T5X.
       num_microbatches: parts that a batch is split into to save memory. The gradient is that of the whole batch with
         every loss normalisation. Difference from T5X: it sums per-part normalised losses, k times too large.
+      weight_metrics_computer: adds metrics by parameter to those of each training step; None: there are none.
 
     Attributes:
       compilation_seconds: what the first call of 'train_step' and of 'eval_step' took before it returned, which is
@@ -57,12 +59,14 @@ class Trainer:
         learning_rate_fn: Callable[[Any], Any],
         seed: int,
         num_microbatches: int = 1,
+        weight_metrics_computer: WeightMetricsComputer | None = None,
     ) -> None:
         self.model = model
         self.partitioner = partitioner
         self._optimizer = optimizer
         self._learning_rate_fn = learning_rate_fn
         self._num_microbatches = num_microbatches
+        self._weight_metrics_computer = weight_metrics_computer
         self.compilation_seconds: dict[str, float] = {}
         self._inference_steps: dict[str, Callable[[dict[str, Any], Batch, Array], Any]] = {}
         self._init_key, self._trainer_key = jax.random.split(jax.random.PRNGKey(seed), 2)
@@ -145,7 +149,7 @@ class Trainer:
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """Returns the state after one update by the global `batch` and the step's metric sums; `state` is consumed.
 
-        The metrics hold `learning_rate`, the rate that was used, beside the model's sums.
+        The metrics hold `learning_rate`, the rate that was used, and the weight metrics beside the model's sums.
         """
         with self._timing_the_first("train_step"):
             return self._train_step(state, self.partitioner.shard_batch(batch))
@@ -198,6 +202,8 @@ class Trainer:
             grads, state.params, state.opt_state, step=state.step, learning_rate=learning_rate
         )
         metrics = {**metrics, "learning_rate": jnp.asarray(learning_rate, jnp.float32)}
+        if self._weight_metrics_computer is not None:
+            metrics |= self._weight_metrics_computer.compute_metrics(grads, state.params, params)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
 
     def _gradient(

@@ -14,6 +14,9 @@ from t5core.config.preprocessing_schema import UL2_DENOISERS, DenoiserConfig, Fi
 
 Objective = Literal["span_corruption", "prefix_lm", "lm", "ul2", "supervised"]
 
+# What the evaluation of all trained tasks together is called, where an action or a metrics folder names a task.
+MIXTURE = "mixture"
+
 
 class VocabularyConfig(StrictModel):
     """A SentencePiece model that exists (`path`), one to be trained on the tasks' text, or bytes."""
@@ -157,6 +160,8 @@ class DataConfig(StrictModel):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"task name {twice[0]!r} is used twice; rename one")
+        if MIXTURE in names and self.mixed:
+            raise ValueError(f"task name {MIXTURE!r} is that of all tasks together; rename the task")
         if "targets" not in self.feature_lengths:
             raise ValueError("feature_lengths has no 'targets'; add it, in tokens")
         unknown = sorted(set(self.feature_lengths) - {"inputs", "targets"})
@@ -175,3 +180,14 @@ class DataConfig(StrictModel):
                 else "seqio_cache_dirs has no effect without a task that has use_cached; set that or remove it"
             )
         return self
+
+    @property
+    def mixed(self) -> list[str]:
+        """The tasks that are evaluated together, as the mixture: those that are trained on, if there are several."""
+        trained = [task.name for task in self.tasks if task.rate != 0]
+        return trained if len(trained) > 1 else []
+
+    @property
+    def evaluated(self) -> list[str]:
+        """The names of what is evaluated: every task, and the mixture."""
+        return [*(task.name for task in self.tasks), *([MIXTURE] if self.mixed else [])]

@@ -34,6 +34,7 @@ FREE_SETTINGS = (
     ("train", "keep_checkpoints"),
     ("train", "keep_period"),
     ("train", "stats_period"),
+    ("train", "weight_metrics"),
     ("train", "actions"),
 )
 

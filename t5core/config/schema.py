@@ -144,11 +144,12 @@ class PretrainConfig(StrictModel):
                 f"train.total_steps={self.train.total_steps} is not above step {init_from.first_step}, at which "
                 f"run.init_from starts; raise it (it counts from step 0), or set run.init_from.step: restart"
             )
-        tasks = [task.name for task in self.data.tasks]
         may_be_mixtures = any(task.is_seqio for task in self.data.tasks)  # whose tasks are known once it is imported
         for action in self.train.actions:
             if action.watched is None or may_be_mixtures:
                 continue
-            if action.watched[0] not in tasks:
-                raise ValueError(f"train.actions: {errors.unknown_name('task', action.watched[0], tasks)}")
+            if action.watched[0] not in self.data.evaluated:
+                raise ValueError(
+                    f"train.actions: {errors.unknown_name('task', action.watched[0], self.data.evaluated)}"
+                )
         return self

@@ -65,6 +65,9 @@ class TrainConfig(StrictModel):
     )
     eval_period: int = Field(default=250, ge=0, description="steps between evaluations; 0 evaluates at the end only")
     stats_period: PositiveInt = Field(default=10, description="steps that one line of training metrics covers")
+    weight_metrics: bool = Field(
+        default=False, description="measure weights, gradients and updates of every parameter at every step"
+    )
     num_microbatches: PositiveInt = 1
     keep_checkpoints: PositiveInt | None = Field(default=3, description="newest ones to keep; None keeps all")
     keep_period: PositiveInt | None = Field(

@@ -66,15 +66,18 @@ class StoredSplit:
     rows: slice
     max_rows: int | None = None
 
-    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-        batches = reader.evaluation_batches(
+    def batches(self) -> Iterator[reader.EvaluationBatch]:
+        """Returns the batches whole, and which rows of the split they have."""
+        return reader.evaluation_batches(
             self.uri,
             split=self.split,
             batch_size=self.batch_size,
             converter=self.converter,
             max_rows=self.max_rows,
         )
-        for batch in batches:
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        for batch in self.batches():
             yield {name: values[self.rows] for name, values in batch.features.items()}
 
 

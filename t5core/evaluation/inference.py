@@ -66,6 +66,7 @@ class InferenceEvaluator:
         assert cfg.batch_size, "a resolved configuration has a batch size"
         self._batch_size = cfg.batch_size
         self._trainer = trainer
+        self._rows = trainer.partitioner.process_rows(cfg.batch_size)
         self._evaluator = evaluator_cls(
             mixture_or_task_name=cfg.mixture_or_task_name,
             feature_converter=feature_converter_cls(pack=False),
@@ -118,9 +119,7 @@ class InferenceEvaluator:
         with progress.stage(method.replace("_", " "), total=None, unit="examples") as bar:
             for indices, batch in self._batches(dataset):
                 between_batches()
-                # The same keys at each evaluation, as in T5X: the same parameters draw the same samples.
-                key = jax.random.fold_in(jax.random.PRNGKey(0), indices[0])
-                output = jax.device_get(self._trainer.inference_step(method, params, batch, key))
+                output = jax.device_get(self._trainer.inference_step(method, params, *self._drawing(indices, batch)))
                 rows = [jax.tree.map(lambda leaf, i=i: leaf[i], output) for i in range(len(indices))]
                 found += zip(indices, rows, strict=True)
                 bar.advance(len(indices))
@@ -128,14 +127,25 @@ class InferenceEvaluator:
             raise errors.DataError("a task of the inference evaluation has no examples in its split; leave it out")
         return found
 
+    def _drawing(self, indices: list[int], batch: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], jax.Array]:
+        """Returns a batch and the key to draw samples with: the same ones for an example at each evaluation.
+
+        A model that can tell its rows apart is told their indices: then samples do not depend on the batch size either.
+        """
+        key = jax.random.PRNGKey(0)
+        if not getattr(self._trainer.model, "draws_by_row", False):
+            return batch, jax.random.fold_in(key, indices[0])
+        row_ids = np.zeros(self._batch_size, np.int32)
+        row_ids[: len(indices)] = indices
+        return {**batch, "row_ids": row_ids[self._rows]}, key
+
     def _batches(self, dataset: Any) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
         """Yields the indices of a global batch's examples, and this process's rows of it."""
-        rows = self._trainer.partitioner.process_rows(self._batch_size)
         examples = batches.iterate(dataset)
         while chunk := list(itertools.islice(examples, self._batch_size)):
             yield (
                 [int(index) for index, _ in chunk],
-                _stacked([example for _, example in chunk], self._batch_size, rows),
+                _stacked([example for _, example in chunk], self._batch_size, self._rows),
             )
 
 
@@ -174,12 +184,13 @@ def _with_aux(found: Indexed) -> tuple[Indexed, dict[str, list[Any]]]:
 
 
 def _length_limit_fractions(outputs: Any, *, eos_id: int) -> dict[str, dict[str, float]]:
-    """Returns, by task, the share of predictions that ended by length instead of by EOS."""
+    """Returns, by task, the share of predictions, all decodes of them, that ended by length instead of by EOS."""
     fractions: dict[str, dict[str, float]] = {}
     for task, by_type in outputs.items() if isinstance(outputs, Mapping) else ():
         for kind, found in by_type.items() if isinstance(by_type, Mapping) else ():
             if "PREDICTION" in getattr(kind, "name", kind):
                 tokens = found[0] if isinstance(found, tuple) else found
-                cut = [cut_at_eos(np.asarray(row).reshape(-1).tolist(), eos_id=eos_id) for row in tokens]
+                rows = [row for decodes in tokens for row in np.atleast_2d(decodes)]
+                cut = [cut_at_eos(row.tolist(), eos_id=eos_id) for row in rows]
                 fractions[task] = {"length_limit_fraction": np.mean([not c.reached_eos for c in cut]).item()}
     return fractions

@@ -1,4 +1,4 @@
-"""Teacher-forced evaluation: how probable the model finds the targets of a validation split."""
+"""Teacher-forced evaluation: how probable the model finds the targets of a split."""
 
 from __future__ import annotations
 
@@ -9,21 +9,8 @@ import jax
 import numpy as np
 
 from t5core import progress
-from t5core.data.converters import FeatureConverter
-from t5core.data.stored import StoredSplit
 from t5core.metrics import summarise
 from t5core.trainer import Trainer
-
-SPLIT = "validation"
-
-
-def evaluate(
-    trainer: Trainer, params: dict[str, Any], *, name: str, uri: str, converter: FeatureConverter, batch_size: int
-) -> dict[str, float]:
-    """Returns the figures over every row of the validation split of the task dataset `uri`, each exactly once."""
-    rows = trainer.partitioner.process_rows(batch_size)
-    batches = StoredSplit(uri=uri, split=SPLIT, batch_size=batch_size, converter=converter, rows=rows)
-    return summarise.evaluation_figures(sums(trainer, params, name=name, batches=batches))
 
 
 def sums(

@@ -23,7 +23,7 @@ class TrainEvaluator:
       datasets: this process's part of the batches of each; `JoinedSplits` of others among them cost nothing more.
       trainer: of the model.
       rows: those of a global batch that this process feeds to its devices.
-      eval_steps: batches to read of a dataset at most.
+      eval_steps: batches to read of a dataset at most; None reads all.
       keep_in_memory: whether the batches are read once and kept.
     """
 
@@ -33,7 +33,7 @@ class TrainEvaluator:
         *,
         trainer: Trainer,
         rows: slice,
-        eval_steps: int,
+        eval_steps: int | None,
         keep_in_memory: bool,
     ) -> None:
         self._datasets = dict(datasets)

@@ -89,6 +89,14 @@ class BaseTransformerModel(abc.ABC):
         return self._decode_fn
 
     @property
+    def draws_by_row(self) -> bool:
+        """Whether a batch to decode may name its rows by a feature `row_ids`, an int32 for each.
+
+        A sample then belongs to its row: it is the same wherever the row stands and however rows are batched.
+        """
+        return self._decode_fn_takes("row_ids")
+
+    @property
     @abc.abstractmethod
     def FEATURE_CONVERTER_CLS(self) -> type:
         """The SeqIO feature converter that makes this model's batches; imports SeqIO."""
@@ -235,12 +243,15 @@ class BaseTransformerModel(abc.ABC):
         prompt: Int[Array, "batch length"],
         cache: Any,
         rng: Array | None,
+        row_ids: Int[Array, " batch"] | None,
         decoder_params: Mapping[str, Any] | None,
         num_decodes: int,
     ) -> tuple[Int[Array, "batch decodes length"], Float[Array, "batch decodes"]]:
         """Calls the decode function by T5X's convention."""
         arguments = dict(decoder_params or {})
         arguments["decode_rng"] = single_rng(rng, arguments.get("decode_rng"))
+        if row_ids is not None and self.draws_by_row:
+            arguments.setdefault("row_ids", row_ids)
         return self._decode_fn(
             inputs=prompt,
             cache=cache,

@@ -133,6 +133,7 @@ class DecoderOnlyModel(BaseTransformerModel):
             prompt=prompt,
             cache=filled["cache"],
             rng=rng,
+            row_ids=batch.get("row_ids"),
             decoder_params=arguments,
             num_decodes=num_decodes,
         )

@@ -99,6 +99,7 @@ class EncoderDecoderModel(BaseTransformerModel):
             prompt=self._prompt(decoder_tokens) if prompt_with_targets else jnp.zeros_like(decoder_tokens),
             cache=initial_cache(self.module.config, batch=rows, length=length),
             rng=rng,
+            row_ids=batch.get("row_ids"),
             decoder_params=decoder_params,
             num_decodes=num_decodes,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from t5core import progress, schedule, storage
+from t5core.checkpoints import index
 from t5core.config.edges import Evaluation, RunInputs, SegmentRecord
 from t5core.rundir import RunDirectory
 from t5core.stages import failure
@@ -14,7 +15,8 @@ def evaluate(inputs: RunInputs, segment: SegmentRecord) -> Evaluation:
     """Returns the metrics of the segment's checkpoint; none when no evaluation is due at its step.
 
     A segment that was found finished by a run cut elsewhere may hand over a later checkpoint: its own step is gone
-    then and cannot be evaluated any more.
+    then and cannot be evaluated any more. Neither can a step whose checkpoint was deleted; what was measured of it with
+    other settings stays.
     """
     directory = RunDirectory(inputs.run.uri)
     step, settings = segment.checkpoint.step, settings_fingerprint(inputs)
@@ -26,6 +28,11 @@ def evaluate(inputs: RunInputs, segment: SegmentRecord) -> Evaluation:
         progress.say(f"evaluate step {step}: reused (same checkpoint, same settings)")
         return existing.model_copy(update={"reused": True})
     due = schedule.of(inputs.run.config.train).is_evaluation_due(step) and step == segment.end
+    if due and step not in index.committed_steps(directory.checkpoints_uri):
+        progress.say(f"evaluate step {step}: its checkpoint is gone, {'kept as it is' if existing else 'left out'}")
+        if existing is not None:
+            return existing.model_copy(update={"reused": True})
+        due = False
     began = time.monotonic()
     metrics: dict[str, dict[str, float]] = {}
     if due:
@@ -43,7 +50,9 @@ def evaluate(inputs: RunInputs, segment: SegmentRecord) -> Evaluation:
         uri=directory.evaluation_uri(step),
     )
     if due:
-        directory.write_evaluation(evaluation)
+        from t5core import agreement
+
+        agreement.on_primary(lambda: directory.write_evaluation(evaluation))
     return evaluation
 
 
@@ -51,4 +60,5 @@ def settings_fingerprint(inputs: RunInputs) -> str:
     """Returns 16 hex digits that name what an evaluation of this run measures and how."""
     tasks = {task.name: (task.metrics, task.max_validation_examples) for task in inputs.run.config.data.tasks}
     datasets = [dataset.fingerprint for dataset in inputs.tasks]
-    return storage.fingerprint([inputs.run.config.evaluate.model_dump(mode="json"), tasks, datasets])
+    settings = inputs.run.config.evaluate.model_dump(mode="json")
+    return storage.fingerprint([settings, tasks, datasets, inputs.run.config.data.mixed])

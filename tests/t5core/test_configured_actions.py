@@ -30,6 +30,7 @@ def configured(*actions):
         ("pairs", "chrf"),
         ("pairs", "length_limit_fraction"),
         ("own", "what_my_metric_gives"),
+        ("mixture", "loss"),
     ],
 )
 def test_the_names_that_an_evaluation_will_have_are_accepted(name, task, metric):
@@ -42,6 +43,7 @@ def test_the_names_that_an_evaluation_will_have_are_accepted(name, task, metric)
     [
         ("text", "los", "train.actions.0: unknown metric of task 'text' 'los'; did you mean 'loss'? known: accuracy, "),
         ("text", "exact_match", "train.actions.0: unknown metric of task 'text' 'exact_match'; "),
+        ("mixture", "chrf", "train.actions.0: unknown metric of task 'mixture' 'chrf'; "),
         (
             "pairs",
             "exact_macth",

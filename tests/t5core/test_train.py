@@ -173,16 +173,18 @@ def evaluated_at(model_dir):
     return [line["step"] for line in lines(model_dir, "training_eval", "first")]
 
 
-@pytest.mark.parametrize("cuts", [[10], [5, 10], [1, 2, 3, 4, 7, 10]])
-def test_evaluations_and_checkpoints_lie_on_absolute_steps_however_the_run_is_cut(tmp_path, cuts):
+@pytest.mark.parametrize("cuts", [[10], [5, 10], list(range(1, 11))])
+def test_evaluations_checkpoints_and_rates_follow_absolute_steps_however_the_run_is_cut(tmp_path, cuts):
     """Difference from T5X, where a run that starts at 5 evaluates at 9."""
     actions = {"TRAIN_EVAL": [Noting([], "")]}
     for total_steps in cuts:
-        step, _ = run(tmp_path, **evaluating(eval_period=4, actions=actions), total_steps=total_steps)
+        step, _ = run(tmp_path, **evaluating(eval_period=4, actions=actions), total_steps=total_steps, stats_period=1)
         assert step == total_steps
     ends = set(cuts)
     assert evaluated_at(tmp_path) == sorted({4, 8} | ends)
     assert steps_saved(tmp_path) == sorted({0, 3, 6, 9} | ends)
+    rates = [line["learning_rate/current"] for line in lines(tmp_path, "train")]
+    np.testing.assert_allclose(rates, [0.1 / max(step, 4) ** 0.5 for step in range(10)], rtol=1e-6)
 
 
 @pytest.mark.parametrize("use_orbax", [False, True])
@@ -253,6 +255,8 @@ def test_metrics_have_a_line_for_each_stretch_and_t5x_names(tmp_path):
     names = {"accuracy", "loss", "z_loss", "cross_ent_loss", "learning_rate", "learning_rate/current", "timing/uptime"}
     assert trained[-1].keys() >= names
     assert trained[-1].keys() >= {"timing/seqs_per_second", "timing/steps_per_second", "timing/seconds_per_step"}
+    np.testing.assert_allclose(trained[0]["loss_per_nonpadding_target_token"], np.log(tiny.VOCAB), rtol=0.2)
+    np.testing.assert_allclose(trained[0]["loss"], np.log(tiny.VOCAB), rtol=0.2)
     assert trained[-1].keys() >= {"timing/target_tokens_per_second", "non_padding_fraction/overall"}
     timing = {line["step"]: set(line) - {"step"} for line in lines(tmp_path, "timing")}
     assert timing[0] == {"timing/init_or_restore_seconds", "timing/checkpoint_seconds", "timing/train_iter_warmup"}

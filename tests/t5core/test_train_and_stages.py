@@ -1,97 +1,26 @@
 """`train` and the stages of a run are the same code: one and the other end in the same bits."""
 
-import contextlib
 import functools
 import json
 import pathlib
 import shutil
 
-import jax
 import pytest
 
-from t5core import build, schedule
+from t5core import build
 from t5core.actions import EarlyStoppingAction
 from t5core.checkpoint_config import CheckpointConfig, SaveCheckpointConfig
 from t5core.checkpoints import index
-from t5core.config.edges import ResolvedRun, RunInputs
-from t5core.config.schema import PretrainConfig
-from t5core.data.mixture import assemble_mixture
-from t5core.data.vocabulary import ByteVocabulary
+from t5core.config.edges import RunInputs
 from t5core.dataset_config import DatasetConfig
 from t5core.optim.build import build_optimizer
 from t5core.optim.schedule import learning_rate_schedule
 from t5core.rundir import RunDirectory
-from t5core.stages import check, evaluate, holding, initialise, segment
 from t5core.train import train
 from t5core.trainer import Trainer
-from tests.t5core import tiny
-from tests.t5core.data import making
+from tests.t5core.stage_runs import LENGTHS, inputs_in, settings_put_back, through_the_stages
 
-LENGTHS = {"inputs": 12, "targets": 8}
-VOCABULARY = making.VOCABULARY.model_copy(update={"fingerprint": ByteVocabulary(extra_ids=0).fingerprint})
-
-
-@contextlib.contextmanager
-def settings_put_back():
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-
-
-def inputs_in(root):
-    """Returns a run on two tasks, whose datasets are written directly."""
-    config = PretrainConfig.model_validate(
-        {
-            "run": {"root": root, "seed": 5},
-            "model": {**tiny.SIZES, "vocab_size": 1024, "dropout_rate": 0.1},
-            "data": {
-                "tasks": [{"name": name, "files": ["x.txt"], "rate": 1.0} for name in ("a", "b")],
-                "feature_lengths": LENGTHS,
-            },
-            "train": {
-                "total_steps": 7,
-                "segment_steps": 3,
-                "checkpoint_period": 2,
-                "eval_period": 4,
-                "stats_period": 2,
-                "batch_size": 4,
-                "learning_rate": {"base_learning_rate": 0.1, "warmup_steps": 4},
-                "keep_checkpoints": 2,
-                "actions": [
-                    {"name": "early_stopping", "task": "a", "patience": 2},
-                    {"name": "keep_best", "task": "b", "mode": "max"},
-                    {"name": "budget", "target_tokens": 10**6},
-                ],
-            },
-            "evaluate": {"batch_size": 4},
-        }
-    )
-    run = ResolvedRun(uri=f"{root}/run", config=config, fingerprint="r")
-    RunDirectory(run.uri).claim(run, identity="r", config_text="")
-    tasks = tuple(
-        making.task_dataset(
-            root, name, making.examples(30, seed=seed), validation=making.examples(5, seed=seed + 10), parts={"d": name}
-        )
-        for seed, name in enumerate(("a", "b"))
-    )
-    mixture = assemble_mixture(run, vocabulary=VOCABULARY, tasks=tasks)
-    return RunInputs(run=run, vocabulary=VOCABULARY, tasks=tasks, mixture=mixture)
-
-
-def through_the_stages(inputs):
-    cursor = initialise.initialise(inputs)
-    evaluations = {}
-    for _, end in schedule.of(inputs.run.config.train).segments():
-        record = segment.train_segment(inputs, cursor, end)
-        evaluation = evaluate.evaluate(inputs, record)
-        evaluations |= {evaluation.step: evaluation.metrics} if evaluation.metrics else {}
-        cursor = check.check_actions(inputs, cursor, record, evaluation)
-    holding.release(inputs.run.uri)
-    return evaluations
+OF_DECODED = ("sequence_accuracy", "length_limit_fraction")
 
 
 @functools.cache
@@ -109,7 +38,7 @@ def our_trainer(inputs, **arguments):
     return _our_trainer(inputs.model_dump_json(), **arguments)
 
 
-def through_train(inputs, model_dir, *, total_steps=7):
+def through_train(inputs, model_dir, *, total_steps=10):
     settings, trainer = inputs.run.config.train, build.trainer_of(inputs)
     of_training = {"split": "train", "task_feature_lengths": LENGTHS, "batch_size": 4, "shuffle": True, "seed": None}
     of_evaluation = {**of_training, "split": "validation", "shuffle": False}
@@ -128,7 +57,7 @@ def through_train(inputs, model_dir, *, total_steps=7):
         stats_period=settings.stats_period,
         random_seed=inputs.run.seed,
         summarize_config_fn=lambda model_dir, writer, step: None,
-        actions={"TRAIN_EVAL": [EarlyStoppingAction(("a", "loss"), "min", patience=2)]},
+        actions={"TRAIN_EVAL": [EarlyStoppingAction(("a", "loss"), "min", patience=3)]},
         use_orbax=True,
     )
 
@@ -140,7 +69,7 @@ def both(tmp_path_factory):
         inputs = inputs_in(str(root))
         evaluations = through_the_stages(inputs)
         step, _ = through_train(inputs, str(root / "train"))
-    assert step == 7
+    assert step == 10
     return inputs, evaluations, root / "train"
 
 
@@ -152,23 +81,32 @@ def test_the_bits_of_every_common_checkpoint_are_the_same(both):
     inputs, _, model_dir = both
     folders = (f"{inputs.run.uri}/checkpoints", f"{model_dir}/checkpoints")
     common = set(index.committed_steps(folders[0])) & set(index.committed_steps(folders[1]))
-    assert common >= {4, 6, 7}
+    assert common >= {3, 6, 9, 10}
     for step in common:
         one, other = (index.read_record(folder, step) for folder in folders)
         assert one.digest == other.digest
         assert one.provenance.dataset_fingerprint == other.provenance.dataset_fingerprint
 
 
-def test_the_stages_keep_the_newest_and_the_best_and_count_what_was_trained_on(both):
+def test_the_stages_evaluate_and_save_where_the_periods_say_though_segments_end_elsewhere(both):
+    inputs, evaluations, model_dir = both
+    assert list(evaluations) == [4, 8, 10]
+    assert list(index.committed_steps(f"{inputs.run.uri}/checkpoints")) == [3, 4, 6, 9, 10], "4 is the best of b"
+    assert list(index.committed_steps(f"{model_dir}/checkpoints")) == [0, 3, 6, 9, 10]
+    for name in ("a", "mixture"):
+        steps = [line["step"] for line in lines(f"{inputs.run.uri}/metrics/training_eval/{name}/metrics.jsonl")]
+        assert steps == [4, 8, 10], "once each"
+
+
+def test_the_stages_keep_the_best_and_count_what_was_trained_on(both):
     """The loss of b falls, so by `max` the first evaluated step stays the best."""
     inputs, evaluations, model_dir = both
-    assert evaluations[4]["b"]["loss"] > evaluations[7]["b"]["loss"]
-    assert index.committed_steps(f"{inputs.run.uri}/checkpoints") == (4, 6, 7)
+    assert evaluations[4]["b"]["loss"] > evaluations[10]["b"]["loss"]
     cursors = RunDirectory(inputs.run.uri).cursors()
-    assert [cursor.checkpoint.step for cursor in cursors] == [3, 4, 6, 7]
+    assert [cursor.checkpoint.step for cursor in cursors] == [4, 5, 8, 10]
     trained = lines(model_dir / "train" / "metrics.jsonl")
     tokens = [round(line["timing/seconds"] * line["timing/target_tokens_per_second"]) for line in trained]
-    assert cursors[-1].action_state["2-budget"]["target_tokens"] == sum(tokens) > 0
+    assert cursors[-1].action_state["3-budget"]["target_tokens"] == sum(tokens) > 0
 
 
 def test_training_reports_the_same_figures(both):
@@ -193,15 +131,14 @@ def _seqs(by_step, line):
 
 def test_evaluations_give_the_same_figures_and_the_mixture_those_of_its_tasks(both):
     _, evaluations, model_dir = both
-    assert list(evaluations) == [4, 7]
-    for task in ("a", "b"):
-        for line in lines(model_dir / "training_eval" / task / "metrics.jsonl"):
-            expected = evaluations[line["step"]][task]
-            assert {name: line[name] for name in expected} == expected
-            assert line["num_examples"] == 5
-    (mixture,) = (f for f in (model_dir / "training_eval").iterdir() if f.name not in ("a", "b"))
-    for line in lines(mixture / "metrics.jsonl"):
-        assert line["num_examples"] == 10
+    assert {path.name for path in (model_dir / "training_eval").iterdir()} == {"a", "b", "a+b"}
+    for name, folder, examples in (("a", "a", 5), ("b", "b", 5), ("mixture", "a+b", 10)):
+        for line in lines(model_dir / "training_eval" / folder / "metrics.jsonl"):
+            measured = evaluations[line["step"]][name].items()
+            expected = {metric: value for metric, value in measured if metric not in OF_DECODED}
+            assert {metric: line[metric] for metric in expected} == expected
+            assert line["num_examples"] == examples
+    for line in lines(model_dir / "training_eval/a+b/metrics.jsonl"):
         losses = [evaluations[line["step"]][task]["loss"] for task in ("a", "b")]
         assert min(losses) < line["loss"] < max(losses)
 
@@ -212,8 +149,8 @@ def test_train_goes_on_in_the_directory_of_the_stages(both, tmp_path):
     for folder in (inputs.run.uri, model_dir):
         with settings_put_back():
             shutil.copytree(folder, tmp_path / "copy")
-            step, _ = through_train(inputs, str(tmp_path / "copy"), total_steps=9)
-        assert step == 9
-        digests.append(index.read_record(f"{tmp_path}/copy/checkpoints", 9).digest)
+            step, _ = through_train(inputs, str(tmp_path / "copy"), total_steps=12)
+        assert step == 12
+        digests.append(index.read_record(f"{tmp_path}/copy/checkpoints", 12).digest)
         shutil.rmtree(tmp_path / "copy")
     assert digests[0] == digests[1]

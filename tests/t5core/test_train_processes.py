@@ -10,7 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from tests.t5core import train_runs
+from t5core.evaluation import checkpoint
+from t5core.metrics.writer import read_metrics
+from t5core.stages import initialise
+from tests.t5core import stage_runs, train_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -21,8 +24,21 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def scenes(folder):
+def alone(folder):
+    """Returns a run in stages and the metrics of its first checkpoint, as a single process measures them."""
+    with stage_runs.settings_put_back():
+        inputs = stage_runs.inputs_in(str(folder / "chain"))
+        cursor = initialise.initialise(inputs)
+        metrics = checkpoint.evaluate(inputs, cursor.checkpoint)
+    (folder / "inputs.json").write_text(inputs.model_dump_json())
+    texts = pathlib.Path(f"{inputs.run.uri}/predictions/b-00000000.jsonl")
+    return inputs, metrics, texts.rename(folder / "alone.jsonl").read_text()
+
+
+@pytest.fixture(scope="module")
+def scenes(folder, alone):
     """Returns what each of the two processes says of each scene."""
+    del alone
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = str(probe.getsockname()[1])
@@ -82,6 +98,26 @@ def test_evaluation_counts_every_row_of_both(scenes, folder):
     assert [line["num_examples"] for line in lines] == [8.0] * 3
     steps = [line["step"] for line in train_runs.lines(folder / "run", "train")]
     assert steps == [1, 2, 3, 4, 6], "one of them writes"
+
+
+def test_both_learn_the_numbers_that_the_first_computes(scenes):
+    for found in (scene["numbers"] for scene in scenes):
+        assert (found["third"], found["process"]) == (1 / 3, 0)
+        assert np.isnan(found["nan"])
+    assert scenes[0]["no numbers"] == "ZeroDivisionError: division by zero"
+    assert scenes[1]["no numbers"] == "RecoverableError: the first process failed; see its message"
+
+
+def test_the_chain_evaluates_and_decodes_by_both_together_and_one_of_them_writes(scenes, alone):
+    inputs, metrics, texts = alone
+    assert scenes[0]["chain"] == scenes[1]["chain"]
+    for name, values in scenes[0]["chain"].items():
+        assert metrics[name].keys() == values.keys()
+        for key, value in values.items():
+            np.testing.assert_allclose(value, metrics[name][key], rtol=1e-5, err_msg=f"{name}/{key}")
+        (line,) = read_metrics(f"{inputs.run.uri}/metrics/training_eval/{name}")
+        assert line["loss"] == values["loss"]
+    assert pathlib.Path(f"{inputs.run.uri}/predictions/b-00000000.jsonl").read_text() == texts
 
 
 def test_uneven_batches_are_an_error_on_both(scenes):

@@ -1,11 +1,12 @@
 """The trainer: micro-batches, the random stream, and state that is a function of the step alone."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from t5core import errors
-from t5core.config.train_schema import LossConfig
+from t5core.config.train_schema import LearningRateConfig, LossConfig
 from tests.t5core import tiny
 
 FACTORS = [None, 7.0, "NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"]
@@ -45,6 +46,24 @@ def test_the_step_counts_and_the_rate_used_is_reported():
     assert int(state.step) == 3
     rates = [float(m["learning_rate"]) for m in metrics]
     np.testing.assert_allclose(rates, [0.05] * 3, rtol=1e-6)
+
+
+def test_micro_batches_do_not_enter_the_schedule():
+    """Accumulation over 4 parts neither moves the peak nor leaves the decay unfinished."""
+    rate = LearningRateConfig(
+        factors="constant * linear_warmup * cosine_decay", base_learning_rate=1.0, warmup_steps=10, steps_per_cycle=90
+    )
+    trainer, rates = tiny.trainer(num_microbatches=4, learning_rate=rate), []
+    state = trainer.initial_state()
+    for step in (0, 9, 10, 11, 99, 100):
+        state, metrics = trainer.train_step(state.replace(step=jnp.int32(step)), tiny.batch(step))
+        rates.append(float(metrics["learning_rate"]))
+        assert int(state.step) == step + 1, "one update, whatever the number of parts"
+    np.testing.assert_allclose(rates[0], rate.min_learning_rate)
+    assert np.argmax(rates) == 2
+    assert rates[2] == 1.0
+    assert rates[4] > rate.min_learning_rate
+    np.testing.assert_allclose(rates[5], rate.min_learning_rate)
 
 
 def test_dropout_follows_seed_and_step_and_nothing_else():

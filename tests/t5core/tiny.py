@@ -28,17 +28,28 @@ SIZES = {
 
 
 def trainer(
-    *, seed: int = 0, num_microbatches: int = 1, loss: LossConfig | None = None, decode_fn=None, **model
+    *,
+    seed: int = 0,
+    num_microbatches: int = 1,
+    loss: LossConfig | None = None,
+    decode_fn=None,
+    decoder_params=None,
+    weight_metrics_computer=None,
+    learning_rate: LearningRateConfig | None = None,
+    **model,
 ) -> Trainer:
     """Builds a trainer of a tiny T5 1.1; keywords replace settings of the model."""
     config = ModelConfig(**{**SIZES, "dropout_rate": 0.1, **model})
     return Trainer(
-        model=build_model(config, loss or LossConfig(), decode_fn=decode_fn),
+        model=build_model(config, loss or LossConfig(), decode_fn=decode_fn, default_decoder_params=decoder_params),
         optimizer=build_optimizer(OptimizerConfig()),
         partitioner=Partitioner(),
-        learning_rate_fn=learning_rate_schedule(LearningRateConfig(base_learning_rate=0.1, warmup_steps=4)),
+        learning_rate_fn=learning_rate_schedule(
+            learning_rate or LearningRateConfig(base_learning_rate=0.1, warmup_steps=4)
+        ),
         seed=seed,
         num_microbatches=num_microbatches,
+        weight_metrics_computer=weight_metrics_computer,
     )
 
 

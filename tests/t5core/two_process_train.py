@@ -4,17 +4,22 @@ Run as `python -m tests.t5core.two_process_train PORT PROCESS FOLDER`.
 """
 
 import json
+import math
 import os
+import pathlib
 import signal
 import sys
 import time
 
 import jax
 
+from t5core import agreement
 from t5core.actions import ActionMode, BaseAction
-from t5core.checkpoints import digest
+from t5core.checkpoints import digest, index
+from t5core.config.edges import RunInputs
+from t5core.evaluation import checkpoint
 from t5core.train import run_actions, train
-from tests.t5core import tiny, train_runs
+from tests.t5core import stage_runs, tiny, train_runs
 from tests.t5core.fake_evaluator import FakeEvaluator
 
 
@@ -72,6 +77,13 @@ def trained(folder, **changes):
     return [step, digest.state_digest(digest.leaf_digests(state.as_tree()))]
 
 
+def evaluated_in_the_chain(folder):
+    """Both evaluate the checkpoint that a single process left."""
+    inputs = RunInputs.model_validate_json(pathlib.Path(folder, "inputs.json").read_text())
+    with stage_runs.settings_put_back():
+        return checkpoint.evaluate(inputs, index.reference(f"{inputs.run.uri}/checkpoints", 0))
+
+
 def told_to_stop(folder):
     """The second process is told to stop; both do, at one step, and go on together."""
 
@@ -119,6 +131,11 @@ def main(port, process, folder):
                 f"{folder}/val", eval_steps=9, train_eval_get_dataset_fn=lambda c, i, n, *_: {"v": Rows(i, n, [5, 4])}
             )
         ),
+        "numbers": lambda: agreement.numbers_of_primary(
+            lambda: {"third": 1 / 3, "nan": math.nan, "process": jax.process_index()}
+        ),
+        "no numbers": lambda: outcome(lambda: agreement.numbers_of_primary(lambda: {"a": 1 / 0})),
+        "chain": lambda: evaluated_in_the_chain(folder),
         "told to stop": lambda: told_to_stop(folder),
         "left alone": lambda: left_alone(folder),  # the last one
     }

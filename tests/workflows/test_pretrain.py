@@ -22,10 +22,14 @@ def test_a_run_leaves_everything_that_a_person_looks_for(finished):
     assert [(s["start"], s["end"]) for s in summary["segments"]] == [(0, 4), (4, 8), (8, 12)]
     assert summary["checkpoint"]["digest"] == summary["state_digest"]
     assert summary["state_digest"] == index.reference(str(directory / "checkpoints"), 12).digest
-    assert set(summary["metrics"]) == {"text", "copy"}
+    assert set(summary["metrics"]) == {"text", "copy", "mixture"}
     assert (summary["preflight"]["estimated"]["is_exact"], summary["preflight"]["exact"]["is_exact"]) == (False, True)
     assert "exact_match" in summary["metrics"]["copy"]
-    assert [line["step"] for line in lines(directory / "metrics/training_eval/text/metrics.jsonl")] == [4, 8, 12]
+    for name in ("text", "copy", "mixture"):
+        assert [line["step"] for line in lines(directory / f"metrics/training_eval/{name}/metrics.jsonl")] == [4, 8, 12]
+    examples = {name: metrics["num_examples"] for name, metrics in summary["metrics"].items()}
+    assert examples["mixture"] == examples["text"] + examples["copy"]
+    assert "mixture" in (directory / "report.html").read_text()
     assert [line["step"] for line in lines(directory / "metrics/inference_eval/copy/metrics.jsonl")] == [4, 8, 12]
     assert lines(directory / "metrics/train/metrics.jsonl")[-1]["step"] == 12
     assert list((directory / "metrics/train").glob("events.*"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from t5core import storage
 from t5core.config.edges import DatasetRef, ResolvedRun, VocabularyRef
 from t5core.config.schema import PretrainConfig
 from t5core.data import manifest, store
@@ -43,8 +45,9 @@ def task_dataset(
     pass_rows: tuple[int, ...] = (),
     lengths: Mapping[str, int] | None = None,
     parts: Mapping[str, str] | None = None,
+    texts: Sequence[Mapping[str, str]] = (),
 ) -> DatasetRef:
-    """Writes a task's dataset the way stage one does and returns its reference."""
+    """Writes a task's dataset the way stage one does and returns its reference; `texts` of the validation examples."""
     lengths = {"inputs": 12, "targets": 8} if lengths is None else lengths
     features = {feature: FeatureSpec(dtype="uint16", length=length) for feature, length in lengths.items()}
     parts = {"data": name} if parts is None else dict(parts)
@@ -55,6 +58,8 @@ def task_dataset(
             written = writer.rows(split, features, rows_per_shard=32)
             written.append({f: padded([example[f] for example in content], length) for f, length in lengths.items()})
             splits[split] = written.close()
+        if texts:
+            storage.write_text(f"{writer.folder}/validation.jsonl", "".join(f"{json.dumps(text)}\n" for text in texts))
         splits["train"] = splits["train"].model_copy(update={"pass_rows": pass_rows})
         fingerprint = manifest.fingerprint_of(parts)
         committed = writer.commit(Manifest(kind="task", name=name, fingerprint=fingerprint, parts=parts, splits=splits))

@@ -1,9 +1,12 @@
 """Decoded evaluation: a prediction belongs to its example, however the examples are batched."""
 
+import functools
+
 import pytest
 
 from t5core.config.schema import DecodeConfig
 from t5core.data.converters import converter_for
+from t5core.data.stored import StoredSplit
 from t5core.data.vocabulary import ByteVocabulary
 from t5core.evaluation import decoded
 from tests.t5core import tiny
@@ -20,24 +23,66 @@ def uri(tmp_path_factory):
     return making.task_dataset(root, "t", rows, validation=rows, lengths=LENGTHS).uri
 
 
+@functools.cache
+def trainer_of(decode):
+    return tiny.trainer(
+        vocab_size=384, decode_fn=decoded.decode_fn(decode), decoder_params=decoded.decoder_params(decode)
+    )
+
+
+def texts_of(uri, decode, batch_size):
+    split = StoredSplit(
+        uri=uri,
+        split="validation",
+        batch_size=batch_size,
+        converter=converter_for("encoder_decoder", LENGTHS),
+        rows=slice(0, batch_size),
+        max_rows=decode.max_examples,
+    )
+    trainer = trainer_of(decode)
+    params = trainer.initial_state().params
+    return decoded.predict(trainer, params, name="t", split=split, vocabulary=ByteVocabulary(extra_ids=0))
+
+
+GREEDY = DecodeConfig(max_examples=6)
+
+
 @pytest.fixture(scope="module", params=["greedy", "beam", "sample"])
 def predict(request, uri):
     settings = {"beam": {"beam_size": 2}, "sample": {"temperature": 1.0}}.get(request.param, {})
     decode = DecodeConfig(strategy=request.param, max_examples=6, **settings)
-    trainer = tiny.trainer(vocab_size=384, decode_fn=decoded.decode_fn(decode))
-    predictor, params = decoded.Predictor(trainer, decode), trainer.initial_state().params
+    return functools.partial(texts_of, uri, decode)
 
-    def run(batch_size):
-        return predictor.predict(
-            params,
-            name="t",
-            uri=uri,
-            converter=converter_for("encoder_decoder", LENGTHS),
-            vocabulary=ByteVocabulary(extra_ids=0),
-            batch_size=batch_size,
-        )
 
-    return run
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "beam", "beam_size": 1},
+        {"strategy": "sample", "temperature": 0.0},
+        {"strategy": "sample", "topk": 1},
+    ],
+    ids=str,
+)
+def test_settings_that_leave_no_choice_are_greedy_decoding(uri, settings):
+    decode = DecodeConfig(max_examples=6, **settings)
+    assert texts_of(uri, decode, 6) == texts_of(uri, GREEDY, 6)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "beam", "beam_size": 1},  # else 4
+        {"strategy": "beam", "beam_size": 4, "alpha": 8.0},
+        {"strategy": "sample", "temperature": 2.0},
+        {"strategy": "sample", "temperature": 2.0, "topk": 3},
+        {"strategy": "sample", "temperature": 2.0, "topp": 0.1},
+    ],
+    ids=str,
+)
+def test_every_setting_has_its_effect(uri, settings):
+    less = {name: value for name, value in settings.items() if name != list(settings)[-1]}
+    with_it, without = (texts_of(uri, DecodeConfig(max_examples=6, **given), 6) for given in (settings, less))
+    assert with_it.texts != without.texts
 
 
 def test_predictions_do_not_depend_on_the_batches(predict):

@@ -1,24 +1,27 @@
 """Inference evaluation: every example once, in order, whatever the batch size."""
 
+import functools
 import json
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from t5core import errors
 from t5core.evaluation import results
 from t5core.evaluation.inference import InferenceEvaluator
-from tests.t5core import train_runs
+from t5core.models.decoding import temperature_sample
+from tests.t5core import tiny, train_runs
 from tests.t5core.fake_evaluator import EXAMPLES, FakeEvaluator, examples
 
 
-def evaluated(batch_size, **changes):
+def evaluated(batch_size, *, trainer=None, **changes):
     evaluator = InferenceEvaluator(
         train_runs.config("fake", split="validation", batch_size=batch_size, seed=7),
         evaluator_cls=changes.get("evaluator_cls", FakeEvaluator),
-        trainer=train_runs.trainer(),
+        trainer=trainer or train_runs.trainer(),
         feature_converter_cls=lambda pack: f"converter, pack={pack}",
         log_dir="logs",
     )
@@ -50,6 +53,26 @@ def test_each_example_is_there_once_with_the_same_output_at_any_batch_size(one_b
     assert pending.step == 3
     assert pending.result()["fake"]["examples"] == EXAMPLES
     assert pauses == 3 * -(-EXAMPLES // batch_size)
+
+
+def test_a_sample_belongs_to_its_example_whatever_the_batch_size():
+    drawing = tiny.trainer(decode_fn=functools.partial(temperature_sample, topk=0))
+    outputs = [evaluated(batch_size, trainer=drawing)[1].outputs for batch_size in (4, 9)]
+    first, second = ([row.tolist() for _, row in found["PREDICTION"]] for found in outputs)
+    assert first == second
+    assert len({tuple(row) for row in first}) > 1, "each has draws of its own"
+
+
+def test_a_decode_function_that_cannot_tell_rows_apart_gets_a_key_for_each_batch():
+    def decode_fn(*, inputs, num_decodes, decode_rng, **_):
+        draws = jax.random.randint(decode_rng, (*inputs.shape[:1], num_decodes, inputs.shape[1]), 2, tiny.VOCAB)
+        return draws, jnp.zeros(draws.shape[:2])
+
+    trainer = tiny.trainer(decode_fn=decode_fn)
+    first, again = (evaluated(4, trainer=trainer)[1].outputs["PREDICTION"] for _ in range(2))
+    np.testing.assert_array_equal([row for _, row in first], [row for _, row in again])
+    batches = {tuple(np.ravel([row for _, row in first[start : start + 4]]).tolist()) for start in (1, 5)}
+    assert len(batches) == 2
 
 
 def test_outputs_are_those_of_the_model(one_by_one):

@@ -81,6 +81,18 @@ def test_padding_does_not_change_the_gradient():
             assert_trees_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_padding_of_inputs_does_not_change_the_gradient_either():
+    random = np.random.default_rng(1)
+    examples = [[random.integers(2, 32, size) for size in (3, 30)] for _ in range(2)]
+    model, params = (
+        tiny_model(num_encoder_layers=1, num_decoder_layers=1),
+        tiny_params(num_encoder_layers=1, num_decoder_layers=1),
+    )
+    gradient = jax.jit(jax.grad(lambda batch, params: model.loss_fn(params, batch, None)[0], argnums=1))
+    padded, trimmed = (batch_of(*examples, length=length, input_length=length) for length in (64, 30))
+    assert_trees_close(gradient(padded, params), gradient(trimmed, params), rtol=1e-5, atol=1e-5)
+
+
 def test_a_batch_of_padding_has_loss_and_gradient_zero():
     values, sums, gradient = gradients()(batch_of([[0], [0]], length=64))
     assert not values.any()

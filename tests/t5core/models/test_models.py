@@ -54,6 +54,23 @@ def test_the_decode_function_is_called_as_t5x_calls_it():
     assert shapes == ((2, 3), {"scores": (2,)})
 
 
+def test_rows_are_named_to_a_decode_function_that_wants_to_know():
+    batch = {**batch_of([[3, 4, 1], [5, 1]], [[6, 1], [7, 1]]), "row_ids": jnp.int32([7, 3])}
+    assert "row_ids" not in called_with(batch=batch)[0]
+    model, told = build_model(ModelConfig(**TINY), LossConfig(), decode_fn=temperature_sample), {}
+    assert model.draws_by_row
+
+    def predict(batch):
+        def decode_fn(*, inputs, num_decodes, row_ids, **_):
+            told["row_ids"] = row_ids
+            return inputs[:, None], jnp.zeros((len(inputs), num_decodes))
+
+        return build_model(ModelConfig(**TINY), LossConfig(), decode_fn=decode_fn).predict_batch(tiny_params(), batch)
+
+    jax.eval_shape(predict, batch)
+    assert told["row_ids"].shape == (2,)
+
+
 def test_the_output_vocabulary_tells_eos():
     assert called_with(model={"output_vocabulary": vocabulary(9)})[0]["eos_id"] == 9
 

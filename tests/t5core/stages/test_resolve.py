@@ -1,0 +1,88 @@
+"""What a configuration is told before anything is computed."""
+
+import pytest
+
+from t5core import errors
+from t5core.config import load
+from t5core.config.schema import PretrainConfig
+from t5core.stages import resolve
+from tests.t5core import tiny
+
+
+def config(**train):
+    settings = {
+        "model": {**tiny.SIZES, "vocab_size": 384},
+        "data": {
+            "tasks": [{"name": "one", "builtin": "python_docs"}, {"name": "two", "builtin": "python_docstrings"}],
+            "vocabulary": {"kind": "bytes", "extra_ids": 100},
+        },
+        "train": {"total_steps": 100, **train},
+    }
+    return load.validate(settings, PretrainConfig, origin="test")
+
+
+def test_a_rate_of_zero_for_many_steps_is_a_warning(capsys):
+    rate = {"factors": "constant * linear_warmup", "step_offset": 50, "warmup_steps": 10}
+    resolve.check(config(learning_rate=rate))
+    shown = capsys.readouterr().out
+    assert "warning: the learning rate stays at its minimum of 1e-08 for the first 51 steps" in shown
+
+
+def test_a_run_longer_than_its_cosine_cycle_is_a_warning(capsys):
+    rate = {"factors": "constant * cosine_decay", "warmup_steps": 0, "steps_per_cycle": 60}
+    resolve.check(config(learning_rate=rate))
+    assert (
+        "warning: the learning rate is at its minimum of 1e-08 from step 60 to the end, 100" in capsys.readouterr().out
+    )
+
+
+def test_an_ordinary_run_is_told_nothing(capsys):
+    resolve.check(config(learning_rate={"factors": "constant * linear_warmup", "warmup_steps": 10}))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (
+            {"optimizer": {"arguments": {"factored": False, "min_dim_size_to_factor": 64}}},
+            "optimizer 'adafactor': min_dim_size_to_factor=64 has no effect because factored is false",
+        ),
+        (
+            {"optimizer": {"arguments": {"multiply_by_parameter_scale": False, "epsilon2": 0.1}}},
+            "optimizer 'adafactor': epsilon2=0.1 has no effect because multiply_by_parameter_scale is false",
+        ),
+        (
+            {"actions": [{"name": "early_stopping", "task": "mixture", "metric": "accuracyy"}]},
+            "train.actions: unknown metric of task 'mixture' 'accuracyy'; did you mean 'accuracy'?",
+        ),
+        (
+            {"actions": [{"name": "early_stopping", "task": "mixtur"}]},
+            "train.actions: unknown task 'mixtur'; did you mean 'mixture'? known: mixture, one, two",
+        ),
+    ],
+)
+def test_what_contradicts_itself_or_does_not_exist_is_refused(train, message):
+    with pytest.raises(errors.ConfigError) as raised:
+        resolve.check(config(**train))
+    assert message in str(raised.value)
+
+
+def test_an_action_may_watch_the_mixture():
+    watching = [{"name": "early_stopping", "task": "mixture", "metric": "loss_per_nonpadding_target_token"}]
+    resolve.check(config(actions=watching))
+
+
+def test_the_name_of_the_mixture_is_taken_where_there_is_one():
+    tasks = [{"name": name, "files": ["x.txt"]} for name in ("mixture", "other")]
+    load.validate({"data": {"tasks": tasks[:1]}}, PretrainConfig, origin="test")
+    with pytest.raises(errors.ConfigError, match="task name 'mixture' is that of all tasks together; rename the task"):
+        load.validate({"data": {"tasks": tasks}}, PretrainConfig, origin="test")
+
+
+def test_tasks_that_are_not_trained_on_are_evaluated_and_no_part_of_the_mixture():
+    tasks = [{"name": name, "files": ["x.txt"], "rate": rate} for name, rate in (("a", 1.0), ("b", 2.0), ("c", 0.0))]
+    data = load.validate({"data": {"tasks": tasks}}, PretrainConfig, origin="test").data
+    assert data.mixed == ["a", "b"]
+    assert data.evaluated == ["a", "b", "c", "mixture"]
+    assert load.validate({"data": {"tasks": tasks[1:]}}, PretrainConfig, origin="test").data.evaluated == ["b", "c"]
