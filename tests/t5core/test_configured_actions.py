@@ -86,6 +86,6 @@ def test_a_task_that_was_found_without_a_validation_split_cannot_be_watched():
     configured_actions.check_evaluated(config, {"text": ["train"], "pairs": ["train", "validation"]})
     with pytest.raises(
         errors.ConfigError,
-        match=r"train\.actions\.1 watches task 'pairs', which has no validation split; tasks that have one: mixture, text",
+        match=r"actions\.1 watches task 'pairs', which has no validation split; tasks that have one: mixture, text",
     ):
         configured_actions.check_evaluated(config, {"text": ["train", "validation"], "pairs": ["train"]})

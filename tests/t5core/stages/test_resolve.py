@@ -5,7 +5,6 @@ import pytest
 from t5core import errors
 from t5core.config import load
 from t5core.config.schema import PretrainConfig
-from t5core.preflight import rules
 from t5core.stages import resolve
 from tests.t5core import tiny
 
@@ -20,25 +19,6 @@ def config(**train):
         "train": {"total_steps": 100, **train},
     }
     return load.validate(settings, PretrainConfig, origin="test")
-
-
-def warnings(**train):
-    return "\n".join(rules.setting_warnings(config(**train), sentinels=100))
-
-
-def test_a_rate_of_zero_for_many_steps_is_a_warning():
-    rate = {"factors": "constant * linear_warmup", "step_offset": 50, "warmup_steps": 10}
-    assert "the learning rate stays at its minimum of 1e-08 for the first 51 steps" in warnings(learning_rate=rate)
-
-
-def test_a_run_longer_than_its_cosine_cycle_is_a_warning():
-    rate = {"factors": "constant * cosine_decay", "warmup_steps": 0, "steps_per_cycle": 60}
-    shown = warnings(learning_rate=rate)
-    assert "the learning rate is at its minimum of 1e-08 from step 60 to the end, 100" in shown
-
-
-def test_an_ordinary_run_is_told_nothing():
-    assert warnings(learning_rate={"factors": "constant * linear_warmup", "warmup_steps": 10}) == ""
 
 
 @pytest.mark.parametrize(
