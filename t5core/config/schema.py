@@ -23,15 +23,11 @@ from t5core.config.train_schema import TrainConfig
 Dtype = Literal["float32", "bfloat16"]
 
 
-class RunConfig(StrictModel):
-    """Which run this is and where it lives."""
+class RunPlace(StrictModel):
+    """Where a run lives."""
 
     name: str = Field(default="run", description="folder of the run under run.root")
     root: str = Field(default="runs", description="folder or gs:// prefix that holds runs and datasets")
-    seed: int | None = Field(default=0, ge=0, lt=2**31, description="None draws one, prints it and stores it")
-    init_from: InitFromConfig | None = Field(
-        default=None, description="another run's checkpoint to start from; None draws the parameters from the seed"
-    )
 
     @pydantic.field_validator("name")
     @classmethod
@@ -39,6 +35,15 @@ class RunConfig(StrictModel):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or name in ("datasets", "vocabularies"):
             raise ValueError(f"{name!r} cannot name a folder; use letters, digits, '.', '_' and '-'")
         return name
+
+
+class RunConfig(RunPlace):
+    """Which run this is and where it lives."""
+
+    seed: int | None = Field(default=0, ge=0, lt=2**31, description="None draws one, prints it and stores it")
+    init_from: InitFromConfig | None = Field(
+        default=None, description="another run's checkpoint to start from; None draws the parameters from the seed"
+    )
 
 
 class ModelConfig(StrictModel):
@@ -75,8 +80,8 @@ class ModelConfig(StrictModel):
         return Architecture.model_validate(base.model_dump() | changed)
 
 
-class DecodeConfig(StrictModel):
-    """How predictions are made for the metrics of a task."""
+class DecodingConfig(StrictModel):
+    """How predictions are made."""
 
     strategy: Literal["greedy", "beam", "sample"] = "greedy"
     beam_size: PositiveInt = 4
@@ -84,12 +89,9 @@ class DecodeConfig(StrictModel):
     temperature: float = Field(default=1.0, ge=0.0)
     topk: int = Field(default=0, ge=0)
     topp: float = Field(default=0.0, ge=0.0, le=1.0)
-    max_examples: PositiveInt | None = Field(
-        default=64, description="validation examples to decode per task; None: all"
-    )
 
     @pydantic.model_validator(mode="after")
-    def _every_setting_counts(self) -> DecodeConfig:
+    def _every_setting_counts(self) -> DecodingConfig:
         belongs = {"beam_size": "beam", "alpha": "beam", "temperature": "sample", "topk": "sample", "topp": "sample"}
         for name, strategy in belongs.items():
             value = getattr(self, name)
@@ -98,6 +100,14 @@ class DecodeConfig(StrictModel):
         if self.topk and self.topp:
             raise ValueError(f"topk={self.topk} and topp={self.topp} exclude each other; keep one")
         return self
+
+
+class DecodeConfig(DecodingConfig):
+    """How predictions are made for the metrics of a task."""
+
+    max_examples: PositiveInt | None = Field(
+        default=64, description="validation examples to decode per task; None: all"
+    )
 
 
 class EvaluateConfig(StrictModel):

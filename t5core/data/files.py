@@ -21,7 +21,7 @@ from t5core.data import utf8
 _BOM = b"\xef\xbb\xbf"
 _BLOCK = 1 << 20
 # csv refuses longer fields by default; a document may well be one.
-_LONGEST_FIELD = 1 << 30
+LONGEST_FIELD = 1 << 30
 _PARQUET_ROWS = 1024
 
 
@@ -76,12 +76,12 @@ def digest(file: str) -> str:
 
     It comes from the content itself, or from the checksum that gs:// keeps with an object.
     """
-    content = hashlib.sha256(_suffix(file).encode())
+    content = hashlib.sha256(suffix(file).encode())
     listed = _listed_checksum(file)
     if listed is not None:
         content.update(listed.encode())
         return content.hexdigest()
-    with _opened(file) as handle:
+    with opened(file) as handle:
         while block := handle.read(_BLOCK):
             content.update(block)
     return content.hexdigest()
@@ -111,22 +111,24 @@ def rows(file: str, *, columns: Sequence[str], tolerant: bool = False) -> Iterat
     return _reader(file)(file, columns, tolerant)
 
 
-def _suffix(file: str) -> str:
+def suffix(file: str) -> str:
+    """Returns the ending of a file's name, which says how it is read."""
     return os.path.splitext(file)[1].lower()
 
 
 def _reader(file: str) -> Callable[[str, Sequence[str], bool], Iterator[Row]]:
     readers = {".txt": _text, ".jsonl": _jsonl, ".tsv": _tsv, ".csv": _csv, ".parquet": _parquet}
-    reader = readers.get(_suffix(file))
+    reader = readers.get(suffix(file))
     if reader is None:
         raise errors.DataError(
-            f"{file}: cannot read {_suffix(file) or 'files without a suffix'}; use {', '.join(readers)}"
+            f"{file}: cannot read {suffix(file) or 'files without a suffix'}; use {', '.join(readers)}"
         )
     return reader
 
 
 @contextlib.contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
+def opened(file: str) -> Iterator[BinaryIO]:
+    """Opens `file` to be read; what the system refuses is a DataError of one line."""
     import fsspec
 
     with _refusals_as_errors(file):
@@ -156,7 +158,7 @@ def _refusals_as_errors(file: str) -> Iterator[None]:
 
 def _lines(file: str, tolerant: bool) -> Iterator[tuple[str, str]]:
     """Yields FILE:LINE and the line without its ending; a byte order mark is dropped."""
-    with _opened(file) as handle:
+    with opened(file) as handle:
         for number, line in enumerate(handle, start=1):
             place = f"{file}:{number}"
             content = line.removeprefix(_BOM) if number == 1 else line
@@ -209,7 +211,7 @@ def _tsv(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
 
 
 def _csv(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
-    csv.field_size_limit(_LONGEST_FIELD)
+    csv.field_size_limit(LONGEST_FIELD)
     return _table(_csv_records(file, tolerant), columns, tolerant)
 
 
@@ -247,7 +249,7 @@ def _parquet(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]
     import pyarrow
     from pyarrow import parquet
 
-    with _opened(file) as handle:
+    with opened(file) as handle:
         try:
             table = parquet.ParquetFile(handle)
             _require(columns, table.schema_arrow.names, place=file)
@@ -292,10 +294,16 @@ def _require(columns: Sequence[str], known: Sequence[str] | dict[str, Any], *, p
 
 
 def _as_text(value: Any, *, name: str, place: str) -> str:
+    text = as_text(value)
+    if text is None:
+        raise errors.DataError(f"{place}: column {name!r} holds a {type(value).__name__}; use text or numbers")
+    return text
+
+
+def as_text(value: Any) -> str | None:
+    """Returns the text of a column's value, '' for a null; None: it is neither text nor a number."""
     if isinstance(value, str):
         return value
     if value is None:
         return ""
-    if isinstance(value, bool | int | float):
-        return json.dumps(value)
-    raise errors.DataError(f"{place}: column {name!r} holds a {type(value).__name__}; use text or numbers")
+    return json.dumps(value) if isinstance(value, bool | int | float) else None

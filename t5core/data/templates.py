@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from t5core import errors
@@ -42,3 +43,8 @@ def parse(template: str, *, setting: str) -> tuple[Piece, ...]:
 def columns(template: str, *, setting: str) -> tuple[str, ...]:
     """Returns the columns that `template` names, each once, in order."""
     return tuple(dict.fromkeys(piece.column for piece in parse(template, setting=setting) if piece.column is not None))
+
+
+def filled(pieces: tuple[Piece, ...], columns: Mapping[str, str]) -> str:
+    """Returns the text of a template with the columns put in."""
+    return "".join(piece.literal + (columns[piece.column] if piece.column is not None else "") for piece in pieces)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from t5core import progress
-from t5core.config.schema import DecodeConfig
+from t5core.config.schema import DecodingConfig
 from t5core.data import reader
 from t5core.data.stored import StoredSplit
 from t5core.data.vocabulary import Vocabulary
@@ -28,7 +28,7 @@ class Decoded:
     length_limit_fraction: float
 
 
-def decode_fn(decode: DecodeConfig) -> Callable[..., tuple[jax.Array, jax.Array]]:
+def decode_fn(decode: DecodingConfig) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """Returns the function that the model decodes with, its settings bound to it."""
     if decode.strategy == "beam":
         return functools.partial(beam_search, alpha=decode.alpha)
@@ -37,7 +37,7 @@ def decode_fn(decode: DecodeConfig) -> Callable[..., tuple[jax.Array, jax.Array]
     return functools.partial(temperature_sample, temperature=0.0, topk=0)
 
 
-def decoder_params(decode: DecodeConfig) -> DecoderParams:
+def decoder_params(decode: DecodingConfig) -> DecoderParams:
     """Returns how many decodes the model makes of a row."""
     return DecoderParams(num_decodes=decode.beam_size if decode.strategy == "beam" else 1)
 
