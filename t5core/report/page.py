@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 from collections.abc import Mapping
 from typing import Any
 
 from t5core import storage
 from t5core.metrics import json_numbers
-from t5core.report import charts, figures, lineage, predictions, summary, tables
+from t5core.report import charts, figures, lineage, predictions, rendering, summary, tables
 from t5core.report.gather import Predictions, RunRecord, gather
 from t5core.rundir import RunDirectory
 
@@ -38,16 +37,7 @@ def write_report(run_uri: str) -> str:
 
 def render(record: RunRecord) -> str:
     """Returns the page of `record`, the same text for the same record."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"number": figures.number, "label": figures.label, "short": figures.short}
-    source = importlib.resources.files("t5core.report").joinpath("page.html").read_text(encoding="utf-8")
-    text = environment.from_string(source).render(_context(record))
-    # Predictions come from outside: JSON can carry half of a surrogate pair, which no encoding can write.
-    return text.encode("utf-8", errors="replace").decode("utf-8")
+    return rendering.render("page.html", _context(record))
 
 
 def _context(record: RunRecord) -> dict[str, Any]:
