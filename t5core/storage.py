@@ -7,12 +7,15 @@ the moment; without that a stalled connection would hold up a run for ever.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
+import tempfile
 import uuid
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 # Without it etils sends every gs:// path through TensorFlow as soon as that is installed.
 os.environ.setdefault("EPATH_USE_TF", "0")
@@ -91,6 +94,43 @@ def write_refused(uri: str | os.PathLike[str], error: OSError) -> Exception:
     if outages.is_outage(error):
         return errors.RecoverableError(f"cannot write {os.fspath(uri)}: {reason}; run again")
     return errors.RunDirectoryError(f"cannot write {os.fspath(uri)}: {reason}; free space or choose another run.root")
+
+
+@contextlib.contextmanager
+def writing(uri: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Yields a file to write any amount to; it appears at `uri` whole when the block ends, and not at all if it fails.
+
+    Raises:
+      RunDirectoryError: no right to write there, or no space.
+    """
+    target = path(uri)
+    try:
+        if is_remote(str(uri)):
+            with tempfile.TemporaryDirectory(prefix="t5core-upload-") as folder:
+                scratch = path(folder) / target.name
+                with open(scratch, "wb") as handle:
+                    yield handle
+                _upload(str(scratch), str(uri))
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.tmp"
+        try:
+            with open(scratch, "wb") as handle:
+                yield handle
+                handle.flush()
+                os.fsync(handle.fileno())
+            os.replace(scratch, target)
+        finally:
+            scratch.unlink(missing_ok=True)
+    except OSError as error:
+        raise write_refused(uri, error) from error
+
+
+def _upload(file: str, uri: str) -> None:
+    from fsspec.core import url_to_fs
+
+    filesystem, place = url_to_fs(uri)
+    filesystem.put_file(file, place)
 
 
 def write_text(uri: str | os.PathLike[str], content: str) -> None:

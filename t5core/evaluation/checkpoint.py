@@ -11,9 +11,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from t5core import agreement, build, errors, storage
-from t5core.checkpoints import index, pins
-from t5core.checkpoints.store import CheckpointStore
+from t5core import agreement, build, storage
+from t5core.checkpoints import parameters
 from t5core.config.data_schema import MIXTURE
 from t5core.config.edges import CheckpointRef, RunInputs
 from t5core.data import manifest
@@ -33,7 +32,7 @@ def evaluate(inputs: RunInputs, checkpoint: CheckpointRef) -> dict[str, dict[str
 
     What was measured is written: metrics, with the throughput that depends on the machine, and predictions.
     """
-    params, splits = _restored_params(inputs, checkpoint), _splits(inputs)
+    params, splits = parameters.read(checkpoint, build.trainer_of(inputs).abstract_state.params), _splits(inputs)
     metrics: dict[str, dict[str, float]] = {}
     for name, figures in _evaluator(inputs, splits).evaluate(params).items():
         _write(inputs, "training_eval", name, checkpoint.step, figures)
@@ -47,19 +46,6 @@ def evaluate(inputs: RunInputs, checkpoint: CheckpointRef) -> dict[str, dict[str
             taken = metrics[task.name]
             metrics[task.name] = taken | {f"decoded_{n}" if n in taken else n: value for n, value in scores.items()}
     return metrics
-
-
-def _restored_params(inputs: RunInputs, checkpoint: CheckpointRef) -> dict[str, Any]:
-    directory = RunDirectory(inputs.run.uri)
-    uri, step = index.locate(checkpoint.uri)
-    with pins.reading(uri, step), CheckpointStore(directory.checkpoints_uri) as store:
-        restored = store.restore_params(build.trainer_of(inputs).abstract_state.params, step=step)
-    if restored.record.digest != checkpoint.digest:
-        raise errors.CheckpointError(
-            f"{checkpoint.uri} has digest {restored.record.digest[:12]}, and {checkpoint.digest[:12]} was to be "
-            f"evaluated; run again"
-        )
-    return restored.state["params"]
 
 
 def _splits(inputs: RunInputs) -> dict[str, StoredSplit]:
