@@ -9,6 +9,7 @@ import jax
 
 from t5core import storage
 from t5core.config.edges import RunInputs
+from t5core.config.infer_schema import InferConfig
 from t5core.config.schema import PretrainConfig
 from t5core.config.train_schema import OptimizerConfig
 from t5core.data.converters import FeatureConverter, converter_for
@@ -102,7 +103,7 @@ def _optimizer(config: OptimizerConfig, param_axes: Any) -> Optimizer:
     )
 
 
-def use_compilation_cache(config: PretrainConfig) -> None:
+def use_compilation_cache(config: PretrainConfig | InferConfig) -> None:
     """Keeps compiled programs where the next segment finds them, which starts at once then, with the same bits."""
     place = config.cluster.compilation_cache or f"{config.run.root}/compilation-cache"
     jax.config.update("jax_compilation_cache_dir", str(storage.path(place)))

@@ -138,7 +138,7 @@ def _write_validation(
             for side in features
         }
         if writer.append(batch)[0]:
-            raw.append({name: _plain(value) for name, value in example.items() if name not in features})
+            raw.append({name: plain_value(value) for name, value in example.items() if name not in features})
     record = _record(writer, work, VALIDATION)
     if not record.rows:
         raise errors.DataError(f"task {task.name!r}: its validation split gives no examples; mend its text or filters")
@@ -205,12 +205,12 @@ def _text_of(example: Mapping[str, Any], side: str) -> tuple[str, ...]:
     return (text.decode("utf-8", "replace"),) if isinstance(text, bytes) else ()
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Returns a value of an example as JSON can hold it."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, np.ndarray):
-        return [_plain(element) for element in value.tolist()]
+        return [plain_value(element) for element in value.tolist()]
     return value.item() if isinstance(value, np.generic) else value
 
 

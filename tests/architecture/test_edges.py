@@ -9,11 +9,12 @@ import pytest
 
 from t5core.config.schema import PretrainConfig
 from tasks import training
-from workflows import blocks, convert, pretrain
+from workflows import blocks, convert, infer, pretrain
 
 WORKFLOWS = {
     "pretrain": pretrain.pretrain,
     "convert": convert.convert,
+    "infer": infer.infer,
     **{f"block_{pool}": block for pool, block in blocks.BLOCKS.items()},
 }
 

@@ -76,10 +76,12 @@ class Done:
         return next(line for line in reversed(self.text.splitlines()) if line.strip()).strip()
 
 
-def start(*arguments: str, cwd: pathlib.Path = ROOT, home: pathlib.Path | None = None) -> subprocess.Popen[str]:
-    """Starts `pyflyte run workflows/pretrain.py ...` in a process group of its own."""
+def start(
+    *arguments: str, workflow: str = "pretrain", cwd: pathlib.Path = ROOT, home: pathlib.Path | None = None
+) -> subprocess.Popen[str]:
+    """Starts `pyflyte run workflows/<workflow>.py ...` in a process group of its own."""
     environment = {**os.environ, "COLUMNS": "200", **({"HOME": str(home)} if home else {})}
-    command = [str(PYFLYTE), "run", str(ROOT / "workflows" / "pretrain.py"), *arguments]
+    command = [str(PYFLYTE), "run", str(ROOT / "workflows" / f"{workflow}.py"), *arguments]
     return subprocess.Popen(
         command,
         cwd=cwd,
