@@ -59,6 +59,13 @@ def folder(root: str, name: str) -> str:
     return f"{root.rstrip('/')}/published/{name}"
 
 
+def names(root: str) -> tuple[str, ...]:
+    """Returns every name that something was published under, sorted."""
+    place = storage.path(f"{root.rstrip('/')}/published")
+    found = sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []
+    return tuple(name for name in found if (place / name / _POINTER).exists())
+
+
 def current(root: str, name: str) -> Decision | None:
     """Returns the decision that made `name` point where it does, or None when nothing was published under it.
 
