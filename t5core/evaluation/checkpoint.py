@@ -50,9 +50,8 @@ def evaluate(inputs: RunInputs, checkpoint: CheckpointRef) -> dict[str, dict[str
 
 
 def _restored_params(inputs: RunInputs, checkpoint: CheckpointRef) -> dict[str, Any]:
-    directory = RunDirectory(inputs.run.uri)
-    uri, step = index.locate(checkpoint.uri)
-    with pins.reading(uri, step), CheckpointStore(directory.checkpoints_uri) as store:
+    uri, step = index.locate(checkpoint.uri)  # of another run when a table of its checkpoints is made
+    with pins.reading(uri, step), CheckpointStore(uri) as store:
         restored = store.restore_params(build.trainer_of(inputs).abstract_state.params, step=step)
     if restored.record.digest != checkpoint.digest:
         raise errors.CheckpointError(

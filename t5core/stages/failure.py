@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from t5core import errors, outages
-from t5core.report import page, summary
+from t5core.report import evaluation_table, page, summary
 
 
-@contextlib.contextmanager
-def recorded(run_uri: str, *, where: str) -> Iterator[None]:
-    """Writes the summary and the report of a failed run when the block fails; the error goes on as it is.
+def recorded(run_uri: str, *, where: str) -> contextlib.AbstractContextManager[None]:
+    """Writes the summary and the report of a failed run or evaluation when the block fails; the error goes on.
 
     What another attempt may survive (`RecoverableError`) is no failure of the run yet.
     """
+
+    def write(failure: summary.Failure) -> None:
+        if evaluation_table.write_failed(run_uri, failure):
+            return
+        summary.write_summary(run_uri, status="failed", failure=failure)
+        page.write_report(run_uri)
+
+    return told(write, where=where)
+
+
+@contextlib.contextmanager
+def told(write: Callable[[summary.Failure], object], *, where: str) -> Iterator[None]:
+    """Has `write` write down where and why the block failed; the error goes on as it is, as in `recorded`."""
     try:
         with outages.as_recoverable():
             yield
@@ -23,9 +35,6 @@ def recorded(run_uri: str, *, where: str) -> Iterator[None]:
     except Exception as error:
         # A full disk or damaged records may be what failed: then there is nothing to write with, and the error counts.
         with contextlib.suppress(errors.UserError, errors.IntegrityError):
-            failure = summary.Failure(
-                where=where, why=str(error).strip().splitlines()[0] if str(error) else repr(error)
-            )
-            summary.write_summary(run_uri, status="failed", failure=failure)
-            page.write_report(run_uri)
+            why = str(error).strip().splitlines()[0] if str(error) else repr(error)
+            write(summary.Failure(where=where, why=why))
         raise
