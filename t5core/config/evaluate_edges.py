@@ -38,10 +38,14 @@ class EvaluatedCheckpoint(StrictModel):
 
 
 class EvaluationSummary(StrictModel):
-    """How an evaluation ended; `table` (JSON), `csv` and `report` are the files that a person opens."""
+    """How an evaluation ended; `table` (JSON), `csv` and `report` are the files that a person opens.
+
+    `reason` says why it was skipped, '' where it was not.
+    """
 
     name: str
     status: str
+    reason: str = ""
     checkpoints: int
     reused: int
     uri: str

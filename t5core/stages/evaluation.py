@@ -137,15 +137,15 @@ def evaluation_requests(plan: EvaluationPlan, datasets: Sequence[DatasetRef]) ->
     """Returns the order to evaluate each checkpoint.
 
     Raises:
-      DataError: none of the datasets has a validation split.
+      DataError: none of the datasets has a validation example.
     """
     from t5core.data import manifest
 
     with failure.recorded(plan.uri, where="datasets"):
         found = [manifest.load(dataset.uri) for dataset in datasets]
-        if not any(described is not None and _SPLIT in described.splits for described in found):
+        if not any(described and _SPLIT in described.splits and described.splits[_SPLIT].rows for described in found):
             names = ", ".join(dataset.name for dataset in datasets)
-            raise errors.DataError(f"no task has a validation split ({names}); give one of them validation_files")
+            raise errors.DataError(f"no task has a validation example ({names}); give one of them validation_files")
     return [
         EvaluationRequest(plan=plan, datasets=list(datasets), checkpoint=checkpoint) for checkpoint in plan.checkpoints
     ]
