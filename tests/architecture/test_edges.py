@@ -9,11 +9,12 @@ import pytest
 
 from t5core.config.schema import PretrainConfig
 from tasks import training
-from workflows import blocks, convert, pretrain
+from workflows import blocks, convert, evaluate, pretrain
 
 WORKFLOWS = {
     "pretrain": pretrain.pretrain,
     "convert": convert.convert,
+    "evaluate": evaluate.evaluate,
     **{f"block_{pool}": block for pool, block in blocks.BLOCKS.items()},
 }
 
