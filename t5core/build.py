@@ -27,7 +27,13 @@ from t5core.trainer import Trainer, boxed_params
 
 def trainer_of(inputs: RunInputs) -> Trainer:
     """Returns the trainer of a run: the same object, with its compiled steps, throughout a process."""
-    return _trainer(inputs.model_dump_json())
+    return _trainer(_placeless(inputs))
+
+
+def _placeless(inputs: RunInputs) -> str:
+    """Returns `inputs` as JSON without the place of the run, which plays no part in what is compiled."""
+    run = inputs.run.model_copy(update={"uri": ""})
+    return inputs.model_copy(update={"run": run}).model_dump_json()
 
 
 @functools.lru_cache(maxsize=2)

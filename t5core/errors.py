@@ -29,6 +29,10 @@ class RunDirectoryError(UserError):
     """A run directory that belongs to something else, is in use, or cannot be written."""
 
 
+class InUseError(RunDirectoryError):
+    """Something that another execution works on at this moment."""
+
+
 class IntegrityError(RuntimeError):
     """Stored bytes that differ from what was written; the message names the file."""
 

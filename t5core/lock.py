@@ -50,7 +50,8 @@ class RunLock:
         """Takes the lock.
 
         Raises:
-          RunDirectoryError: another execution holds it, or the file cannot be written.
+          InUseError: another execution holds it.
+          RunDirectoryError: the file cannot be written.
           RecoverableError: the storage was out of reach.
         """
         try:
@@ -92,7 +93,7 @@ class RunLock:
         if holder.owner == self._owner or alive is False or (alive is None and age > self._stale_seconds):
             return
         if_dead = "" if alive else f" (if it died: {self._stale_seconds:.0f} s from its last sign of life)"
-        raise errors.RunDirectoryError(
+        raise errors.InUseError(
             f"{self._uri} is held by {holder.owner!r} (process {holder.process.pid} on {holder.process.host}, last "
             f"sign of life {age:.0f} s ago); wait until it ends{if_dead}, stop it, or choose another run.name"
         )

@@ -9,18 +9,20 @@ import dataclasses
 import datetime
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pydantic
 
 from t5core import cron, errors, storage
 from t5core.config.base import StrictModel
+from t5core.config.data_schema import TaskConfig
 from t5core.config.schedule_schema import ScheduleConfig
 from t5core.lock import RunLock
 from t5core.process import ProcessIdentity, this_process
 from t5core.rundir import RunDirectory
 
 _POLL_SECONDS = 15.0
+_DATE = re.compile(r"\{date(?::([^{}]*))?\}")
 _ZONE = "UTC"  # Flyte's scheduler knows no other
 
 
@@ -94,7 +96,37 @@ def admit(
 
 def dated(text: str, fire: datetime.datetime) -> str:
     """Returns `text` with `{date}` (2026-12-01) or `{date:%Y/%m}` (strftime) replaced by the day of the tick."""
-    return re.sub(r"\{date(?::([^{}]*))?\}", lambda match: fire.strftime(match[1] or "%Y-%m-%d"), text)
+    return _DATE.sub(lambda match: fire.strftime(match[1] or "%Y-%m-%d"), text)
+
+
+def dated_tasks(tasks: Sequence[TaskConfig], fire: datetime.datetime) -> list[TaskConfig]:
+    """Returns `tasks` with the day of the tick put into the paths of their sources."""
+    return [
+        TaskConfig.model_validate(
+            task.model_dump()
+            | {
+                "files": [dated(file, fire) for file in task.files],
+                "validation_files": [dated(file, fire) for file in task.validation_files],
+                "cache": None if task.cache is None else dated(task.cache, fire),
+            }
+        )
+        for task in tasks
+    ]
+
+
+def refuse_undated(tasks: Sequence[TaskConfig]) -> None:
+    """Refuses paths that a day has still to be put into: only the tick of a schedule has one.
+
+    Raises:
+      ConfigError: the first such path.
+    """
+    for task in tasks:
+        for path in (*task.files, *task.validation_files, task.cache or ""):
+            if _DATE.search(path):
+                raise errors.ConfigError(
+                    f"task {task.name!r}: {path!r} takes the day of a tick, and this run is no tick of a schedule; "
+                    "write the day, or start it by workflows/schedules.py"
+                )
 
 
 def _aware(instant: datetime.datetime) -> datetime.datetime:

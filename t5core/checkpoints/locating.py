@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from t5core import errors, publishing, storage
 from t5core.checkpoints import index
@@ -90,3 +91,31 @@ def _reference(folder: str, step: int) -> CheckpointRef:
         return index.reference(folder, step)
     except errors.IntegrityError as damage:
         raise errors.CheckpointError(f"{damage}; restore it from a copy, or name another checkpoint") from damage
+
+
+def locate_all(
+    spec: str, *, root: str, steps: Sequence[int] | None = None, setting: str = "checkpoint"
+) -> list[CheckpointRef]:
+    """Returns the checkpoints that `spec` names, ascending: of a run directory or a folder of steps all of them.
+
+    Args:
+      spec: as for `locate`.
+      root: folder of the runs, in which names are published.
+      steps: those to take; None: every one there is.
+      setting: the key that `spec` is the value of, for messages.
+
+    Raises:
+      CheckpointError: there is no checkpoint, or none of one of the steps.
+    """
+    last = locate(spec, root=root, setting=setting)
+    folder, step = index.locate(last.uri)
+    if spec.startswith(PUBLISHED) or spec.rstrip("/").rpartition("/")[2] == str(step):
+        if steps is not None:
+            raise errors.CheckpointError(f"steps={list(steps)} has no effect on {setting}={spec!r}, which is one step")
+        return [last]
+    committed = index.committed_steps(folder)
+    missing = next((wanted for wanted in steps or () if wanted not in committed), None)
+    if missing is not None:
+        there = ", ".join(map(str, committed))
+        raise errors.CheckpointError(f"{setting}={spec!r} has no checkpoint of step {missing}; committed: {there}")
+    return [_reference(folder, wanted) for wanted in sorted(set(committed if steps is None else steps))]

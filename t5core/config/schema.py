@@ -23,6 +23,10 @@ from t5core.config.train_schema import TrainConfig
 Dtype = Literal["float32", "bfloat16"]
 
 
+# Folders under run.root that belong to no run.
+_SHARED = ("datasets", "vocabularies", "evaluations", "made", "published", "schedules", "compilation-cache")
+
+
 class RunPlace(StrictModel):
     """Where a run lives."""
 
@@ -32,7 +36,7 @@ class RunPlace(StrictModel):
     @pydantic.field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or name in ("datasets", "vocabularies"):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or name in _SHARED:
             raise ValueError(f"{name!r} cannot name a folder; use letters, digits, '.', '_' and '-'")
         return name
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import pydantic
 from pydantic import NonNegativeInt, PositiveInt
 
-from t5core import errors, storage
+from t5core import errors, sharing, storage
 from t5core.config.base import StrictModel
 from t5core.config.edges import DatasetRef
 
@@ -202,7 +202,7 @@ def fingerprint_of(parts: Mapping[str, str]) -> str:
 
 def dataset_uri(root: str, name: str, parts: Mapping[str, str]) -> str:
     """Returns where the dataset `name` made from `parts` belongs."""
-    return f"{str(root).rstrip('/')}/datasets/{name}-{fingerprint_of(parts)}"
+    return f"{str(root).rstrip('/')}/datasets/{_key(name, parts)}"
 
 
 def reuse_or_reason(root: str, name: str, parts: Mapping[str, str]) -> Lookup:
@@ -213,16 +213,47 @@ def reuse_or_reason(root: str, name: str, parts: Mapping[str, str]) -> Lookup:
       name: of the task or mixture.
       parts: what went into the dataset -> its fingerprint, for instance data, vocabulary, settings and code.
 
-    Raises:
-      IntegrityError: the dataset is there but a file of it is missing or has another size.
+    A dataset of which a file is missing or has another size is made again.
     """
     from t5core.data import store
 
     uri = dataset_uri(root, name, parts)
-    if load(uri) is None:
-        return Lookup(uri, None, _why_not(root, name, parts))
+    try:
+        if load(uri) is None:
+            return Lookup(uri, None, _why_not(root, name, parts))
+        manifest = store.read_manifest(uri)
+    except errors.IntegrityError as damage:
+        return Lookup(uri, None, f"the one there is damaged: {str(damage).partition(';')[0]}")
     reason = f"fingerprint {fingerprint_of(parts)} unchanged"
-    return Lookup(uri, reference(uri, store.read_manifest(uri), reused=True, reason=reason), reason)
+    return Lookup(uri, reference(uri, manifest, reused=True, reason=reason), reason)
+
+
+def reuse_or_make(root: str, name: str, parts: Mapping[str, str], make: Callable[[str], Manifest]) -> DatasetRef:
+    """Returns the dataset `name` made from `parts`; runs that need it at once make it once.
+
+    Args:
+      root: the folder of runs; datasets lie below it.
+      name: of the task or mixture.
+      parts: what went into the dataset -> its fingerprint.
+      make: commits the dataset at the place that it is given, and returns its manifest.
+    """
+    reason = ""
+
+    def find() -> DatasetRef | None:
+        nonlocal reason
+        _, found, reason = reuse_or_reason(root, name, parts)
+        return found
+
+    def made() -> DatasetRef:
+        uri = dataset_uri(root, name, parts)
+        storage.path(f"{uri}/{FILE_NAME}").unlink(missing_ok=True)  # of a damaged one, which must not count as first
+        return reference(uri, make(uri), reused=False, reason=reason)
+
+    return sharing.made_once(root, _key(name, parts), find=find, make=made)
+
+
+def _key(name: str, parts: Mapping[str, str]) -> str:
+    return f"{name}-{fingerprint_of(parts)}"
 
 
 def reference(uri: str, manifest: Manifest, *, reused: bool, reason: str) -> DatasetRef:
@@ -240,6 +271,9 @@ def reference(uri: str, manifest: Manifest, *, reused: bool, reason: str) -> Dat
 
 def _why_not(root: str, name: str, parts: Mapping[str, str]) -> str:
     """Compares `parts` with the newest dataset of the same name."""
+    day = sharing.when_made(root, _key(name, parts))
+    if day is not None:
+        return f"made on {day}, and gone from {dataset_uri(root, name, parts)}"
     earlier = _newest(root, name)
     if earlier is None:
         return "no dataset yet"

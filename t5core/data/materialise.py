@@ -14,6 +14,7 @@ from t5core.config.data_schema import DataConfig, TaskConfig
 from t5core.config.edges import DatasetRef, ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import PretrainConfig
 from t5core.data import filters, manifest, seqio_cache, worker
+from t5core.data.manifest import Manifest
 from t5core.data.noise import SpanCorruption
 from t5core.data.sources import TRAIN, VALIDATION, Scan, TaskSource, columns_of
 from t5core.evaluation import metric_functions
@@ -70,15 +71,15 @@ def materialise_task(request: TaskRequest) -> DatasetRef:
     run, task = request.run, task_named(request.run.config.data, request.task)
     check_task(run.config, task)
     parts = task_parts(run, task, request.vocabulary)
-    uri, found, reason = manifest.reuse_or_reason(run.config.run.root, task.name, parts)
-    if found is not None:
-        return found
-    worker.start()  # TensorFlow is imported while the text is looked at
-    scan = _scanned(run.config.data, task) if task.has_documents else None
-    with progress.stage(f"tokenise {task.name}", total=None, unit="examples") as bar:
-        work = Work(request=request, uri=uri, parts=parts, scan=scan)
-        made = worker.call("t5core.data.seqio_materialise:materialise", work, on_progress=bar.advance)
-    return manifest.reference(uri, made, reused=False, reason=reason)
+
+    def make(uri: str) -> Manifest:
+        worker.start()  # TensorFlow is imported while the text is looked at
+        scan = _scanned(run.config.data, task) if task.has_documents else None
+        with progress.stage(f"tokenise {task.name}", total=None, unit="examples") as bar:
+            work = Work(request=request, uri=uri, parts=parts, scan=scan)
+            return worker.call("t5core.data.seqio_materialise:materialise", work, on_progress=bar.advance)
+
+    return manifest.reuse_or_make(run.config.run.root, task.name, parts, make)
 
 
 def task_named(data: DataConfig, name: str) -> TaskConfig:

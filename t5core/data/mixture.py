@@ -41,12 +41,13 @@ def assemble_mixture(run: ResolvedRun, *, vocabulary: VocabularyRef, tasks: Sequ
       DataError: a task gives nothing to train on, or all of them less than one batch.
     """
     root, parts = run.config.run.root, mixture_parts(run, vocabulary=vocabulary, tasks=tasks)
-    uri, reference, reason = manifest.reuse_or_reason(root, mixture_name(run), parts)
-    if reference is None:
+
+    def make(uri: str) -> Manifest:
         with contextlib.ExitStack() as open_copies:
             sources = _open_sources(run, tasks, open_copies)
-            written = _write(uri, run=run, vocabulary=vocabulary, sources=sources, parts=parts)
-        reference = manifest.reference(uri, written, reused=False, reason=reason)
+            return _write(uri, run=run, vocabulary=vocabulary, sources=sources, parts=parts)
+
+    reference = manifest.reuse_or_make(root, mixture_name(run), parts, make)
     if reference.rows < run.config.train.batch_size:
         raise errors.DataError(
             f"the tasks give {reference.rows} rows, fewer than one batch of {run.config.train.batch_size}; "

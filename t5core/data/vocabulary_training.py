@@ -6,10 +6,10 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from t5core import errors, fingerprints, storage
+from t5core import errors, fingerprints, sharing, storage
 from t5core.config.data_schema import TaskConfig, VocabularyConfig
 from t5core.config.edges import ResolvedRun, VocabularyRef
 from t5core.config.schema import PretrainConfig
@@ -71,7 +71,7 @@ def find_vocabulary(run: ResolvedRun) -> BuiltVocabulary | str:
     else:
         folder, parts = _folder_of_trained(run.config.run.root, _own_tasks(run.config), config)
         unchanged, missing = f"fingerprint {folder[-16:]} unchanged", _why_not(folder, parts)
-    if _committed(folder) is None:
+    if isinstance(_look(folder), str):
         return missing
     return BuiltVocabulary(_reference(folder, config.extra_ids), True, unchanged)
 
@@ -89,8 +89,13 @@ def _own_tasks(config: PretrainConfig) -> Sequence[TaskConfig]:
 def _copied(run: ResolvedRun, path: str) -> BuiltVocabulary:
     """Copies the model below the root, so that the run does not depend on what becomes of `path`."""
     folder, loaded = _folder_of_copy(run, path), loaded_from(run, path)
-    _commit(folder, loaded.model, pieces=loaded.pieces, parts={"model": storage.digest(loaded.model)[:16]})
-    return BuiltVocabulary(_reference(folder, run.config.data.vocabulary.extra_ids), False, f"taken from {path}")
+    extra_ids, parts = run.config.data.vocabulary.extra_ids, {"model": storage.digest(loaded.model)[:16]}
+
+    def make() -> BuiltVocabulary:
+        _commit(folder, loaded.model, pieces=loaded.pieces, parts=parts)
+        return BuiltVocabulary(_reference(folder, extra_ids), False, f"taken from {path}")
+
+    return _made_once(folder, extra_ids, make, unchanged=f"content of {path} unchanged")
 
 
 def _folder_of_copy(run: ResolvedRun, path: str) -> str:
@@ -121,12 +126,31 @@ def train_vocabulary(root: str, tasks: Sequence[TaskConfig], config: VocabularyC
       DataError: a source cannot be read or holds no text.
     """
     folder, parts = _folder_of_trained(root, tasks, config)
-    if _committed(folder) is not None:
-        return BuiltVocabulary(_reference(folder, config.extra_ids), True, f"fingerprint {folder[-16:]} unchanged")
-    reason = _why_not(folder, parts)
-    model = train_model(_sentences([TaskSource(task) for task in tasks]), config)
-    _commit(folder, model, pieces=config.size, parts=parts)
-    return BuiltVocabulary(_reference(folder, config.extra_ids), False, reason)
+
+    def make() -> BuiltVocabulary:
+        reason = _why_not(folder, parts)
+        model = train_model(_sentences([TaskSource(task) for task in tasks]), config)
+        _commit(folder, model, pieces=config.size, parts=parts)
+        return BuiltVocabulary(_reference(folder, config.extra_ids), False, reason)
+
+    return _made_once(folder, config.extra_ids, make, unchanged=f"fingerprint {folder[-16:]} unchanged")
+
+
+def _made_once(folder: str, extra_ids: int, make: Callable[[], BuiltVocabulary], *, unchanged: str) -> BuiltVocabulary:
+    """Returns the vocabulary in `folder`, made unless it is there; runs that need it at once make it once."""
+
+    def find() -> BuiltVocabulary | None:
+        if isinstance(_look(folder), str):
+            return None
+        return BuiltVocabulary(_reference(folder, extra_ids), True, unchanged)
+
+    return sharing.made_once(*_place(folder), find=find, make=make)
+
+
+def _place(folder: str) -> tuple[str, str]:
+    """Returns the root that the vocabulary in `folder` belongs to, and its name."""
+    root, _, name = folder.rpartition("/vocabularies/")
+    return root, name
 
 
 def _folder_of_trained(root: str, tasks: Sequence[TaskConfig], config: VocabularyConfig) -> tuple[str, dict[str, str]]:
@@ -233,18 +257,18 @@ def _commit(folder: str, model: bytes, *, pieces: int, parts: dict[str, str]) ->
     storage.write_json(f"{folder}/{RECORD_FILE}", record)
 
 
-def _committed(folder: str) -> dict[str, str] | None:
-    """Returns what went into the vocabulary in `folder`, None when there is none.
-
-    Raises:
-      IntegrityError: the model is not the one that was written.
-    """
+def _look(folder: str) -> dict[str, str] | str:
+    """Returns what went into the vocabulary in `folder`, or why there is none: '' when it was never made."""
     try:
         record = storage.read_json(f"{folder}/{RECORD_FILE}")
+        model = storage.path(f"{folder}/{MODEL_FILE}").read_bytes()
     except FileNotFoundError:
-        return None
-    if storage.digest(vocabulary.read_model(f"{folder}/{MODEL_FILE}")) != record["sha256"]:
-        raise errors.IntegrityError(f"{folder}/{MODEL_FILE} has changed since it was written; delete {folder}")
+        day = sharing.when_made(*_place(folder))
+        return "" if day is None else f"made on {day}, and gone from {folder}"
+    except errors.IntegrityError as damage:
+        return f"the one there is damaged: {str(damage).partition(';')[0]}"
+    if storage.digest(model) != record["sha256"]:
+        return f"the one there is damaged: {folder}/{MODEL_FILE} has changed since it was written"
     return record["parts"]
 
 
@@ -261,15 +285,19 @@ def _reference(folder: str, extra_ids: int) -> VocabularyRef:
 
 
 def _why_not(folder: str, parts: dict[str, str]) -> str:
-    """Compares `parts` with an earlier vocabulary of the same name, the one that shares most of them."""
+    """Says what became of it, or compares `parts` with the earlier one of the same name that shares most of them."""
+    if isinstance(lost := _look(folder), str) and lost:
+        return lost
     parent, name = storage.path(folder).parent, os.path.basename(folder)[:-17]
     earlier = []
     if parent.exists():
         for entry in sorted(parent.iterdir(), key=str):
             if re.fullmatch(re.escape(name) + r"-[0-9a-f]{16}", entry.name):
-                earlier.append((_committed(os.fspath(entry)), entry.name[-16:]))
+                earlier.append((_look(os.fspath(entry)), entry.name[-16:]))
     changes = [
-        ([key for key in parts if parts[key] != known.get(key)], fingerprint) for known, fingerprint in earlier if known
+        ([key for key in parts if parts[key] != known.get(key)], fingerprint)
+        for known, fingerprint in earlier
+        if isinstance(known, dict)
     ]
     if not changes:
         return "no vocabulary yet"

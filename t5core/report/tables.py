@@ -57,15 +57,16 @@ def seconds(value: float) -> Cell:
 
 def evaluations_of(record: RunRecord, final_step: int) -> tuple[Table, ...]:
     """Returns a table for each task: its leading metrics by step."""
-    return _evaluation_tables(record.evaluations_to(final_step), rest=False)
+    return evaluation_tables(record.evaluations_to(final_step), rest=False)
 
 
 def evaluations_rest(record: RunRecord, final_step: int) -> tuple[Table, ...]:
     """Returns a table for each task of the metrics that `evaluations_of` leaves out; none where it leaves out none."""
-    return _evaluation_tables(record.evaluations_to(final_step), rest=True)
+    return evaluation_tables(record.evaluations_to(final_step), rest=True)
 
 
-def _evaluation_tables(evaluations: tuple[edges.Evaluation, ...], *, rest: bool) -> tuple[Table, ...]:
+def evaluation_tables(evaluations: Sequence[edges.Evaluation], *, rest: bool) -> tuple[Table, ...]:
+    """Returns a table for each task, a row for each step: its leading metrics, or the `rest` of them."""
     tables = []
     for task in dict.fromkeys(task for evaluation in evaluations for task in evaluation.metrics):
         rows = [(evaluation.step, evaluation.metrics[task]) for evaluation in evaluations if task in evaluation.metrics]

@@ -58,7 +58,6 @@ def evaluate(inputs: RunInputs, segment: SegmentRecord) -> Evaluation:
 
 def settings_fingerprint(inputs: RunInputs) -> str:
     """Returns 16 hex digits that name what an evaluation of this run measures and how."""
-    tasks = {task.name: (task.metrics, task.max_validation_examples) for task in inputs.run.config.data.tasks}
-    datasets = [dataset.fingerprint for dataset in inputs.tasks]
-    settings = inputs.run.config.evaluate.model_dump(mode="json")
-    return storage.fingerprint([settings, tasks, datasets, inputs.run.config.data.mixed])
+    from t5core.evaluation import identity
+
+    return storage.fingerprint(identity.parts(inputs))

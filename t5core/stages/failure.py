@@ -6,16 +6,18 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from t5core import errors, outages
-from t5core.report import page, summary
+from t5core.report import evaluation_table, page, summary
 
 
 def recorded(run_uri: str, *, where: str) -> contextlib.AbstractContextManager[None]:
-    """Writes the summary and the report of a failed run when the block fails; the error goes on as it is.
+    """Writes the summary and the report of a failed run or evaluation when the block fails; the error goes on.
 
     What another attempt may survive (`RecoverableError`) is no failure of the run yet.
     """
 
     def write(failure: summary.Failure) -> None:
+        if evaluation_table.write_failed(run_uri, failure):
+            return
         summary.write_summary(run_uri, status="failed", failure=failure)
         page.write_report(run_uri)
 

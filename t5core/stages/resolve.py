@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from t5core import configured_actions, progress, schedule
+from t5core import configured_actions, progress, schedule, ticks
 from t5core.config import load, yaml_text
 from t5core.config.edges import ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import PretrainConfig
@@ -94,6 +94,7 @@ def check(config: PretrainConfig) -> None:
       CheckpointError: the checkpoint that the run is to start from is not there, or does not fit.
     """
     schedule.of(config.train)
+    ticks.refuse_undated(config.data.tasks)
     configured_actions.check(config)
     from t5core import build, init_from
     from t5core.data.materialise import check_task

@@ -9,12 +9,13 @@ import pytest
 
 from t5core.config.schema import PretrainConfig
 from tasks import training
-from workflows import blocks, convert, infer, pretrain
+from workflows import blocks, convert, evaluate, infer, pretrain
 
 WORKFLOWS = {
     "pretrain": pretrain.pretrain,
     "convert": convert.convert,
     "infer": infer.infer,
+    "evaluate": evaluate.evaluate,
     **{f"block_{pool}": block for pool, block in blocks.BLOCKS.items()},
 }
 

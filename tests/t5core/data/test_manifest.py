@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+import re
+import shutil
+
 import pytest
 
-from t5core import errors
-from t5core.data import manifest
+from t5core.data import manifest, store
 from tests.t5core.data.making import examples, task_dataset
 
 PARTS = {"data": "1", "vocabulary": "1", "settings": "1", "code": "1"}
@@ -51,9 +54,30 @@ def test_a_damaged_neighbour_does_not_matter(tmp_path):
     assert (found, reason) == (None, "no dataset yet")
 
 
-def test_a_damaged_hit_is_an_error(tmp_path):
-    made = task_dataset(str(tmp_path), "a", examples(5), parts=PARTS)
-    with open(f"{made.uri}/train/inputs/c/0/0", "a") as handle:
+def make_a(uri):
+    """Makes the dataset `a` of PARTS, wherever it is asked for."""
+    root = uri.rpartition("/datasets/")[0]
+    return manifest.load(task_dataset(root, "a", examples(5), parts=PARTS).uri)
+
+
+@pytest.mark.parametrize("file", ["train/inputs/c/0/0", "manifest.json"])
+def test_a_hit_that_is_damaged_is_a_miss_with_a_reason_and_made_again(tmp_path, file):
+    root = str(tmp_path)
+    made = manifest.reuse_or_make(root, "a", PARTS, make_a)
+    assert (made.reused, made.reason) == (False, "no dataset yet")
+    whole = store.read_manifest(made.uri)
+    with open(f"{made.uri}/{file}", "a") as handle:
         handle.write("x")
-    with pytest.raises(errors.IntegrityError, match="train/inputs/c/0/0 has"):
-        manifest.reuse_or_reason(str(tmp_path), "a", PARTS)
+    again = manifest.reuse_or_make(root, "a", PARTS, make_a)
+    assert not again.reused
+    assert re.fullmatch(rf"the one there is damaged: .*{file} (has|is) [^;]*", again.reason)
+    assert store.read_manifest(made.uri).files == whole.files
+    assert manifest.reuse_or_make(root, "a", PARTS, make_a).reused
+
+
+def test_a_hit_that_is_gone_is_a_miss_with_a_reason(tmp_path):
+    made = manifest.reuse_or_make(str(tmp_path), "a", PARTS, make_a)
+    shutil.rmtree(made.uri)
+    again = manifest.reuse_or_make(str(tmp_path), "a", PARTS, make_a)
+    today = datetime.datetime.now(datetime.UTC).date()
+    assert (again.reused, again.reason) == (False, f"made on {today}, and gone from {made.uri}")

@@ -228,8 +228,22 @@ class TestBuild:
             f"{built.uri} has changed: its fingerprint is {found}, expected {built.fingerprint}; "
             "put the old file back or start a new run"
         )
-        with pytest.raises(errors.IntegrityError, match="has changed since it was written; delete"):
-            build_vocabulary(resolved(tmp_path))
+
+    def test_one_that_is_altered_or_gone_is_made_again_and_says_why(self, tmp_path):
+        built = build_vocabulary(resolved(tmp_path)).reference
+        (tmp_path / built.uri).write_bytes(train())
+        again = build_vocabulary(resolved(tmp_path))
+        assert (again.reused, again.reason) == (
+            False,
+            f"the one there is damaged: {built.uri} has changed since it was written",
+        )
+        assert again.reference == built
+        (tmp_path / built.uri).unlink()
+        lost = build_vocabulary(resolved(tmp_path))
+        assert (lost.reused, lost.reference) == (False, built)
+        assert lost.reason.startswith("made on ")
+        assert lost.reason.endswith(f"and gone from {built.uri.rpartition('/')[0]}")
+        assert build_vocabulary(resolved(tmp_path)).reused
 
     @pytest.mark.parametrize(
         ("settings", "message"),
@@ -259,7 +273,7 @@ class TestBuild:
             build_vocabulary(resolved(tmp_path, **settings))
         limit = "".join(filter(str.isdigit, str(caught.value).split("gives, ")[-1].split(" at most")[0]))
         assert str(caught.value) == message.format(limit=limit)
-        assert not (tmp_path / "runs").exists()
+        assert [path for path in (tmp_path / "runs").rglob("*") if path.is_file()] == []
 
     def test_a_model_that_is_not_there(self, tmp_path):
         with pytest.raises(errors.DataError) as caught:

@@ -1,10 +1,10 @@
 """What is refused, in one line each and before anything is written; what is warned of; what is found again."""
 
 import pathlib
+import re
 
 import pytest
 
-from t5core import errors
 from t5core.data import mixture
 from t5core.preflight import examine, pools, space
 from t5core.preflight.record import Devices
@@ -161,9 +161,11 @@ def test_a_large_text_is_not_read_only_to_be_known_again(folder, monkeypatch):
     ] * 2
 
 
-def test_a_damaged_dataset_is_told_as_damage(folder, tmp_path):
+def test_a_damaged_dataset_is_told_as_one_to_be_made_again(folder, tmp_path):
     run = runs.run_in(folder, f"run.root={tmp_path}")
     made = runs.datasets_of(run)[1][0]
     next(pathlib.Path(made.uri).glob("train/targets/c/*/*")).unlink()
-    with pytest.raises(errors.IntegrityError, match="train/targets"):
-        examine.examine(run, devices=runs.ONE_DEVICE)
+    found = examine.examine(run, devices=runs.ONE_DEVICE)
+    told = next(entry for entry in found.reuse if entry.what == f"task {made.name}")
+    assert not told.found
+    assert re.fullmatch(r"the one there is damaged: .*train/targets/c/\S+ is missing", told.reason)

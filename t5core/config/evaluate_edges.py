@@ -1,0 +1,54 @@
+"""What travels between the stages of an evaluation of checkpoints."""
+
+from __future__ import annotations
+
+from t5core.config.base import StrictModel
+from t5core.config.edges import CheckpointRef, DatasetRef, Evaluation, ResolvedRun, VocabularyRef
+from t5core.config.evaluate_schema import EvaluationConfig
+
+
+class EvaluationPlan(StrictModel):
+    """An evaluation whose every setting is known.
+
+    `uri` is its folder and `trained` the directory of the run that the checkpoints are of. `run` has the settings of
+    that run, with the tasks that are evaluated on in the place of its own and `uri` as its directory.
+    """
+
+    uri: str
+    config: EvaluationConfig
+    trained: str
+    run: ResolvedRun
+    vocabulary: VocabularyRef
+    checkpoints: list[CheckpointRef]
+
+
+class EvaluationRequest(StrictModel):
+    """The order to evaluate one checkpoint on the validation splits of `datasets`."""
+
+    plan: EvaluationPlan
+    datasets: list[DatasetRef]
+    checkpoint: CheckpointRef
+
+
+class EvaluatedCheckpoint(StrictModel):
+    """The metrics of one checkpoint; `reason` says why they were measured, or why not again."""
+
+    evaluation: Evaluation
+    reason: str
+
+
+class EvaluationSummary(StrictModel):
+    """How an evaluation ended; `table` (JSON), `csv` and `report` are the files that a person opens.
+
+    `reason` says why it was skipped, '' where it was not.
+    """
+
+    name: str
+    status: str
+    reason: str = ""
+    checkpoints: int
+    reused: int
+    uri: str
+    table: str
+    csv: str
+    report: str

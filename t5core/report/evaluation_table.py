@@ -1,0 +1,171 @@
+"""What an evaluation of checkpoints leaves: metrics by step as JSON, CSV and HTML, and summary.json."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import importlib.resources
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from t5core import storage
+from t5core.checkpoints.record import package_versions
+from t5core.config import yaml_text
+from t5core.config.edges import Evaluation
+from t5core.config.evaluate_edges import EvaluatedCheckpoint, EvaluationPlan, EvaluationSummary
+from t5core.metrics import json_numbers
+from t5core.report import figures, tables
+from t5core.report.summary import Failure
+from t5core.report.tables import Table
+from t5core.rundir import RunDirectory, StageRecord, read_record
+
+PLAN = "plan.json"
+
+
+def write(plan: EvaluationPlan, results: Sequence[EvaluatedCheckpoint]) -> tuple[EvaluationSummary, str]:
+    """Writes table.json, table.csv, report.html and summary.json; returns the summary and the report's text."""
+    directory = RunDirectory(plan.uri)
+    summary = EvaluationSummary(
+        name=plan.config.run.name,
+        status="completed",
+        checkpoints=len(results),
+        reused=sum(result.evaluation.reused for result in results),
+        uri=directory.summary_uri,
+        table=f"{plan.uri}/table.json",
+        csv=f"{plan.uri}/table.csv",
+        report=directory.report_uri,
+    )
+    rows = sorted(results, key=lambda result: result.evaluation.step)
+    storage.write_json(summary.table, json_numbers.encode([_row(result) for result in rows]))
+    storage.write_text(summary.csv, as_csv([result.evaluation for result in rows]))
+    return summary, _finish(plan, rows, summary.model_dump(), failure=None)
+
+
+def write_failed(uri: str, failure: Failure) -> bool:
+    """Writes summary.json and report.html of the evaluation in the folder `uri`; False: there is none of that."""
+    plan = read_record(f"{uri}/{PLAN}", EvaluationPlan)
+    if plan is None:
+        return False
+    account = {"name": plan.config.run.name, "status": "failed", "uri": RunDirectory(uri).summary_uri}
+    _finish(plan, [], account, failure=failure)
+    return True
+
+
+def _finish(
+    plan: EvaluationPlan, rows: Sequence[EvaluatedCheckpoint], account: dict[str, Any], *, failure: Failure | None
+) -> str:
+    directory = RunDirectory(plan.uri)
+    stages = directory.stages()
+    content = {
+        **account,
+        "failure": dataclasses.asdict(failure) if failure else None,
+        "trained": plan.trained,
+        "vocabulary": plan.vocabulary.model_dump(),
+        "datasets": [stage.model_dump() for stage in stages],
+        "evaluations": [_row(result) for result in rows],
+        "versions": package_versions(),
+    }
+    page = _render(plan, rows, stages, content)
+    storage.write_text(directory.report_uri, page)
+    storage.write_json(directory.summary_uri, json_numbers.encode(content))
+    return page
+
+
+def _row(result: EvaluatedCheckpoint) -> dict[str, Any]:
+    evaluation = result.evaluation
+    return {
+        "step": evaluation.step,
+        "checkpoint": evaluation.checkpoint.uri,
+        "digest": evaluation.checkpoint.digest,
+        "metrics": evaluation.metrics,
+        "reused": evaluation.reused,
+        "reason": result.reason,
+        "seconds": evaluation.seconds,
+        "record": evaluation.uri,
+    }
+
+
+def as_csv(evaluations: Sequence[Evaluation]) -> str:
+    """Returns a line for each checkpoint and a column `task/metric` for each metric."""
+    columns = dict.fromkeys(
+        f"{task}/{name}" for e in evaluations for task, metrics in e.metrics.items() for name in metrics
+    )
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["step", "digest", *columns])
+    for evaluation in evaluations:
+        values = {f"{task}/{name}": v for task, metrics in evaluation.metrics.items() for name, v in metrics.items()}
+        writer.writerow([evaluation.step, evaluation.checkpoint.digest, *(values.get(name, "") for name in columns)])
+    return text.getvalue()
+
+
+def closing_lines(summary: EvaluationSummary, results: Sequence[EvaluatedCheckpoint]) -> list[str]:
+    """Returns what to print at the end: the leading metrics by step, and where all of them lie."""
+    found = sorted((result.evaluation for result in results), key=lambda evaluation: evaluation.step)
+    fresh = summary.checkpoints - summary.reused
+    lines = ["", f"evaluation {summary.name}: {fresh} measured, {summary.reused} reused", ""]
+    for table in tables.evaluation_tables(found, rest=False):
+        lines += [f"  {table.caption}", *_aligned(table), ""]
+    return [
+        *lines,
+        f"  table        {summary.csv}",
+        f"  report       {summary.report}",
+        f"  summary      {summary.uri}",
+    ]
+
+
+def _aligned(table: Table) -> list[str]:
+    cells = [table.columns, *([cell.text for cell in row] for row in table.rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(table.columns))]
+    return ["    " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
+
+
+def _render(
+    plan: EvaluationPlan, rows: Sequence[EvaluatedCheckpoint], stages: list[StageRecord], account: dict[str, Any]
+) -> str:
+    import jinja2
+
+    found = [result.evaluation for result in rows]
+    context = {
+        "account": account,
+        "lead": f"{figures.count(len(rows), 'checkpoint')} of {plan.trained}",
+        "leading": tables.evaluation_tables(found, rest=False),
+        "rest": tables.evaluation_tables(found, rest=True),
+        "checkpoints": _checkpoints(rows),
+        "datasets": _datasets(stages),
+        "settings": yaml_text.dump(plan.config.model_dump(mode="json")),
+    }
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    source = importlib.resources.files("t5core.report").joinpath("evaluation.html").read_text(encoding="utf-8")
+    return environment.from_string(source).render(context)
+
+
+def _checkpoints(rows: Sequence[EvaluatedCheckpoint]) -> Table:
+    cells = tuple(
+        (
+            tables.number(result.evaluation.step),
+            tables.code(result.evaluation.checkpoint.digest),
+            tables.text("reused") if result.evaluation.reused else tables.seconds(result.evaluation.seconds),
+            tables.text(result.reason),
+            tables.text(result.evaluation.uri),
+        )
+        for result in rows
+    )
+    return Table(caption="Checkpoints", columns=("step", "state", "measured in", "why", "record"), rows=cells)
+
+
+def _datasets(stages: Sequence[StageRecord]) -> Table:
+    cells = tuple(
+        (
+            tables.text(stage.name),
+            tables.text("reused") if stage.reused else tables.seconds(stage.seconds),
+            tables.text(stage.reason),
+            tables.code(stage.fingerprint),
+            tables.text(stage.uri),
+        )
+        for stage in stages
+    )
+    return Table(caption="Datasets", columns=("task", "made in", "why", "fingerprint", "place"), rows=cells)

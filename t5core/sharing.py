@@ -1,0 +1,75 @@
+"""What several runs need is made once: one of them makes it, and those that come meanwhile wait and take it.
+
+`<root>/made/<key>.lock` is held by the one that makes, and `<root>/made/<key>.json` says that it was made, so that
+a thing that is gone can be told from one that never was.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from t5core import errors, progress, storage
+from t5core.lock import RunLock
+
+_Made = TypeVar("_Made")
+POLL_SECONDS = 1.0
+
+
+def made_once(root: str, key: str, *, find: Callable[[], _Made | None], make: Callable[[], _Made]) -> _Made:
+    """Returns what `find` finds, else what `make` makes while all others that ask for `key` wait.
+
+    One that dies while it makes is followed by the next; `make` has to cope with what that one left.
+
+    Args:
+      root: folder of the runs.
+      key: names the thing by content; it may be a name of a file.
+      find: returns the thing if it is there, whole.
+      make: makes it.
+
+    Raises:
+      RunDirectoryError: nothing can be written below `root`.
+    """
+    found = find()
+    if found is not None:
+        return found
+    with _turn(f"{_folder(root)}/{key}.lock", key):
+        found = find()
+        if found is not None:
+            return found
+        made = make()
+        storage.write_json(_record_uri(root, key), {"made": datetime.datetime.now(datetime.UTC).isoformat()})
+    return made
+
+
+def when_made(root: str, key: str) -> str | None:
+    """Returns the day on which `key` was made last, or None when it never was."""
+    try:
+        return str(storage.read_json(_record_uri(root, key))["made"])[:10]
+    except FileNotFoundError:
+        return None
+
+
+def _turn(uri: str, key: str) -> RunLock:
+    """Returns the lock at `uri`, once nobody else holds it; entering it again is nothing to do."""
+    lock, said = RunLock(uri), False
+    while True:
+        try:
+            lock.acquire()
+        except errors.InUseError:
+            if not said:
+                progress.say(f"  {key} is being made by another run: waiting for it")
+                said = True
+            time.sleep(POLL_SECONDS)
+        else:
+            return lock
+
+
+def _folder(root: str) -> str:
+    return f"{root.rstrip('/')}/made"
+
+
+def _record_uri(root: str, key: str) -> str:
+    return f"{_folder(root)}/{key}.json"
