@@ -8,16 +8,15 @@ import pydantic
 from pydantic import Field, PositiveInt
 
 from t5core.config.base import StrictModel
-from t5core.config.schema import ModelConfig
+from t5core.config.schema import ModelConfig, RunPlace
 
 Format = Literal["t5flow", "t5x", "huggingface"]
 
 
-class ConversionPlace(StrictModel):
+class ConversionPlace(RunPlace):
     """Where the conversion and its report lie."""
 
-    name: str = Field(default="convert", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="folder under root")
-    root: str = Field(default="runs", description="folder or gs:// prefix that holds runs")
+    name: str = Field(default="convert", description="folder of the conversion under run.root")
 
 
 class SourceConfig(StrictModel):

@@ -36,7 +36,7 @@ def detect(uri: str) -> Format:
     if huggingface.CONFIG_FILE in names or any(name.endswith(".safetensors") for name in names):
         return "huggingface"
     try:
-        own.locate(uri)
+        own.reference(uri)
     except errors.CheckpointError:
         steps = t5x_native.t5x_checkpoint_steps(uri)
         if steps:

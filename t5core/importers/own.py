@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from t5core import errors, storage, trees
-from t5core.checkpoints import index, pins
+from t5core.checkpoints import index, locating, pins
 from t5core.checkpoints.record import CheckpointRecord, ImportSource, Provenance, SchedulePosition
 from t5core.checkpoints.store import CheckpointStore
 from t5core.config import load
@@ -20,39 +20,27 @@ from t5core.importers.contents import Contents, TensorMapping
 from t5core.rundir import RunDirectory
 
 
-def locate(uri: str) -> tuple[str, int]:
-    """Returns folder and step of the checkpoint that `uri` means: its own, or the last one of a folder or run.
+def reference(uri: str) -> CheckpointRef:
+    """Returns the checkpoint that `uri` means: the folder of its step, or the last one of a run or a folder of steps.
 
     Raises:
       CheckpointError: there is none.
     """
-    uri = str(uri).rstrip("/")
-    if storage.path(uri).name.isdecimal() and (storage.path(uri) / "record").exists():
-        return index.locate(uri)
-    for folder in (RunDirectory(uri).checkpoints_uri, uri):
-        step = index.latest(folder)
-        if step is not None:
-            return folder, step
-    raise errors.CheckpointError(f"no committed checkpoint at {uri}; give a checkpoint, a folder of them or a run")
-
-
-def reference(uri: str) -> CheckpointRef:
-    """Returns the checkpoint that `uri` means."""
-    return index.reference(*locate(uri))
+    return locating.locate(uri, root="", setting="source.uri")
 
 
 def read(uri: str, *, optimizer_state: str = "keep", model: Architecture | None = None) -> Contents:
     """Returns the state of the checkpoint that `uri` means, verified by its digests.
 
     Args:
-      uri: see `locate`.
+      uri: see `reference`.
       optimizer_state: 'keep' or 'drop'.
       model: the architecture that it has to have; None takes what its record or its run says.
 
     Raises:
       CheckpointError: there is no such checkpoint, it is damaged, of another model, or nothing says of which.
     """
-    folder, step = locate(uri)
+    folder, step = index.locate(reference(uri).uri)
     record = index.read_record(folder, step)
     architecture = _architecture(folder, record, model)
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])

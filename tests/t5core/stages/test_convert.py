@@ -161,9 +161,9 @@ def test_logits_move_when_any_parameter_does():
         (["destination.layout=scanned"], "destination: layout=scanned has no effect on format huggingface; set format"),
         (["destination.max_shard_bytes=9", "destination.format=t5x"], "max_shard_bytes=9 has no effect on format t5x"),
         (["source.formt=t5x"], "unknown key 'source.formt' (value 't5x'); did you mean 'source.format'?"),
-        (["run.name=../up"], "run.name='../up' is not valid"),
+        (["run.name=../up"], "run.name: '../up' cannot name a folder"),
         (["source.format=huggingface"], "has no config.json; give the folder of a Hugging Face model"),
-        (["source.format=t5flow"], "no committed checkpoint at"),
+        (["source.format=t5flow"], "is a checkpoint of T5X; convert it first"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(overrides, message, tmp_path):
@@ -191,7 +191,7 @@ def test_other_places_say_what_is_there(tmp_path):
 def test_the_shell_imports_exports_and_inspects(tmp_path, capsys):
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     assert main(["import", str(HUGGINGFACE), ours, "--step", "1000"]) == 0
-    assert own.locate(ours) == (ours, 1000)
+    assert own.reference(ours).uri == f"{ours}/1000"
     assert main(["export", ours, theirs, "--format", "huggingface", "--max-shard-bytes", "100000"]) == 0
     assert (tmp_path / "theirs" / "conversion" / "parity.json").is_file()
     assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 5
