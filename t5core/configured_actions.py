@@ -15,7 +15,7 @@ from t5core.config.action_schema import (
     KeepBestConfig,
     TerminateOnNanConfig,
 )
-from t5core.config.data_schema import MIXTURE, TaskConfig
+from t5core.config.data_schema import MIXTURE, DataConfig, TaskConfig
 from t5core.config.schema import PretrainConfig
 from t5core.metrics.summarise import BY_FEATURE, EVALUATION_METRICS
 
@@ -57,7 +57,6 @@ def check(config: PretrainConfig) -> None:
     Raises:
       ConfigError: the first of them, with the names there are.
     """
-    tasks = {task.name: task for task in config.data.tasks}
     for place, action in enumerate(config.train.actions):
         where = f"train.actions.{place}"
         try:
@@ -65,14 +64,20 @@ def check(config: PretrainConfig) -> None:
         except errors.ConfigError as error:
             raise errors.ConfigError(f"{where}: {error}") from error
         watched = built.watched if built is not None else action.watched
-        if watched is None:
-            continue
-        task, metric = watched
-        if task not in config.data.evaluated:
-            raise errors.ConfigError(f"{where}: {errors.unknown_name('task', task, config.data.evaluated)}")
-        known = _metric_names(tasks[task]) if task in tasks else EVALUATION_METRICS
-        if known is not None and metric not in known and not metric.startswith(BY_FEATURE):
-            raise errors.ConfigError(f"{where}: {errors.unknown_name(f'metric of task {task!r}', metric, known)}")
+        if watched is not None:
+            _check_watched(where, watched, config.data)
+    if config.publish is not None:
+        _check_watched("publish", config.publish.watched, config.data)
+
+
+def _check_watched(where: str, watched: tuple[str, str], data: DataConfig) -> None:
+    task, metric = watched
+    if task not in data.evaluated:
+        raise errors.ConfigError(f"{where}: {errors.unknown_name('task', task, data.evaluated)}")
+    tasks = {task.name: task for task in data.tasks}
+    known = _metric_names(tasks[task]) if task in tasks else EVALUATION_METRICS
+    if known is not None and metric not in known and not metric.startswith(BY_FEATURE):
+        raise errors.ConfigError(f"{where}: {errors.unknown_name(f'metric of task {task!r}', metric, known)}")
 
 
 def _metric_names(task: TaskConfig) -> Collection[str] | None:
@@ -86,7 +91,7 @@ def _metric_names(task: TaskConfig) -> Collection[str] | None:
 
 
 def check_evaluated(config: PretrainConfig, splits: Mapping[str, Collection[str]]) -> None:
-    """Refuses an action that watches a task which was found to have nothing to evaluate.
+    """Refuses an action, or a publication, by a task which was found to have nothing to evaluate.
 
     Args:
       config: of the run.
@@ -98,11 +103,16 @@ def check_evaluated(config: PretrainConfig, splits: Mapping[str, Collection[str]
     evaluated = [task for task, names in splits.items() if "validation" in names]
     if set(evaluated) & set(config.data.mixed):
         evaluated.append(MIXTURE)
-    for place, action in enumerate(config.train.actions):
-        built = _build(action)
-        watched = built.watched if built is not None else action.watched
+    by_place = [(f"train.actions.{place}", _watched(action)) for place, action in enumerate(config.train.actions)]
+    by_place += [("publish", config.publish.watched)] if config.publish is not None else []
+    for where, watched in by_place:
         if watched is not None and watched[0] not in evaluated:
             raise errors.ConfigError(
-                f"train.actions.{place} watches task {watched[0]!r}, which has no validation split; tasks that have "
+                f"{where} watches task {watched[0]!r}, which has no validation split; tasks that have "
                 f"one: {', '.join(sorted(evaluated)) or 'none'}"
             )
+
+
+def _watched(action: ActionConfig) -> tuple[str, str] | None:
+    built = _build(action)
+    return built.watched if built is not None else action.watched

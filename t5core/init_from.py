@@ -97,7 +97,7 @@ def start(inputs: RunInputs, settings: InitFromConfig, trainer: Trainer) -> Begi
         where=found.where,
     )
     return Beginning(
-        state=trainer.state_of(fitted["params"], fitted.get("opt_state"), step=settings.first_step),
+        state=trainer.state_of(fitted["params"], fitted.get("opt_state"), step=inputs.run.first_step),
         parent=restore.parent_of(found, record),
         data_start=_data_start(found, settings, record, inputs),
     )
@@ -170,8 +170,8 @@ def _check_vocabulary(found: Found, settings: InitFromConfig, record: Checkpoint
     before = record.provenance.vocabulary_fingerprint
     if settings.vocabulary == "same" and before and before != now:
         raise errors.CheckpointError(
-            f"{found.where} was trained with vocabulary {before}, and this run has {now}; name that one's file in "
-            f"data.vocabulary.path, or set run.init_from.vocabulary: any"
+            f"{found.where} was trained with vocabulary {before}, and this run has {now}; set data.vocabulary.kind: "
+            f"parent, which takes that one, or run.init_from.vocabulary: any"
         )
 
 
@@ -188,7 +188,7 @@ def _data_start(found: Found, settings: InitFromConfig, record: CheckpointRecord
       CheckpointError: the data shall go on, and are not those of the checkpoint.
     """
     if not settings.restore_dataset:
-        return settings.first_step
+        return inputs.run.first_step
     trained_on = record.provenance if record is not None else None
     before = (trained_on.dataset_fingerprint, trained_on.schedule.batch_size) if trained_on else ("unknown", "?")
     now = (inputs.mixture.fingerprint, inputs.run.config.train.batch_size)

@@ -11,6 +11,7 @@ from t5core.actions import ActionMode, BaseAction, MetricsByTask, TerminateOnNan
 from t5core.checkpoint_config import SaveCheckpointConfig
 from t5core.checkpoints.retention import BestBy, RetentionPolicy
 from t5core.config.action_schema import KeepBestConfig, TerminateOnNanConfig
+from t5core.config.publish_schema import PublishConfig
 from t5core.config.train_schema import TrainConfig
 from t5core.decision import ActionSet
 from t5core.rundir import RunDirectory
@@ -126,15 +127,17 @@ def known(actions: ActionSet) -> MetricsByStep:
 # In a run of the stages a checkpoint is evaluated by a later task: what is known of it lies in the run directory.
 
 
-def policy_of(train: TrainConfig) -> RetentionPolicy:
-    """Returns what a run's configuration wants kept."""
-    best = [action for action in train.actions if isinstance(action, KeepBestConfig)]
+def policy_of(train: TrainConfig, publish: PublishConfig | None = None) -> RetentionPolicy:
+    """Returns what a run's configuration wants kept; what is to be published is the best by its own metric."""
+    actions = [action for action in train.actions if isinstance(action, KeepBestConfig)]
+    best = [BestBy(metric="/".join(a.watched), mode=a.mode, count=a.keep) for a in actions]
+    best += [BestBy(metric="/".join(publish.watched), mode=publish.mode)] if publish else []
     finite = [action for action in train.actions if isinstance(action, TerminateOnNanConfig)]
     return RetentionPolicy(
         keep=train.keep_checkpoints,
         checkpoint_period=train.checkpoint_period,
         keep_period=train.keep_period,
-        best=tuple(BestBy(metric="/".join(a.watched), mode=a.mode, count=a.keep) for a in best),
+        best=tuple(dict.fromkeys(best)),
         finite=tuple("/".join(action.watched) for action in finite),
     )
 

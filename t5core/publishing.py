@@ -20,12 +20,13 @@ from t5core.config.edges import CheckpointRef
 from t5core.config.publish_schema import PublishConfig
 from t5core.lock import RunLock
 from t5core.metrics import json_numbers
+from t5core.rundir import RunDirectory
 
 _POINTER, _HISTORY = "current.json", "history"
 
 
 class Candidate(StrictModel):
-    """A checkpoint that may be published: of which run, and its value of the deciding metric.
+    """A checkpoint that may be published: of which run, and its value of the deciding metric; None: not evaluated.
 
     `measured_on` names the data and the settings behind the value (16 hex digits): values of different ones do not
     compare.
@@ -34,8 +35,17 @@ class Candidate(StrictModel):
     run_name: str
     run_uri: str
     checkpoint: CheckpointRef
-    value: float
+    value: float | None
     measured_on: str
+
+
+class Remeasured(StrictModel):
+    """The value of a published checkpoint, measured as those of another run; None: it cannot be, for the `obstacle`."""
+
+    digest: str
+    settings: str
+    value: float | None
+    obstacle: str = ""
 
 
 class Decision(StrictModel):
@@ -98,7 +108,7 @@ def publish_if_better(
     candidate: Candidate,
     *,
     root: str,
-    incumbent_value: float | None = None,
+    remeasured: Remeasured | None = None,
     execution: str | None = None,
 ) -> Decision:
     """Returns whether `candidate` takes the place of what `config.name` points to; moves the pointer if so.
@@ -109,8 +119,7 @@ def publish_if_better(
       config: the name and the rule.
       candidate: what may take the place.
       root: folder of the runs.
-      incumbent_value: the incumbent's value measured as the candidate's was; needed when its own was measured on
-        something else.
+      remeasured: the incumbent measured as the candidate was; needed when its own value is of something else.
       execution: what decides, unique to it; None: this process.
 
     Raises:
@@ -119,11 +128,7 @@ def publish_if_better(
     """
     with RunLock(f"{folder(root, config.name)}/lock.json", owner=execution):
         before = current(root, config.name)
-        if before is not None and (before.task, before.metric) != (config.task, config.metric):
-            raise errors.ConfigError(
-                f"publish.name {config.name!r} is judged by {before.task}/{before.metric}, not by "
-                f"{config.task}/{config.metric}; set publish.task and publish.metric to it, or choose another name"
-            )
+        _check_judged_alike(config, before)
         if before is not None and before.candidate == candidate:
             _record(root, before)  # a kill may have come between the pointer and the history
             return before
@@ -131,7 +136,7 @@ def publish_if_better(
         if decided is not None and decided.outcome == "kept":
             return decided
         incumbent = before.candidate if before else None
-        better, reason = _judge(config, candidate, incumbent, incumbent_value)
+        better, reason = _judge(config, candidate, incumbent, remeasured)
         decision = Decision(
             name=config.name,
             task=config.task,
@@ -149,6 +154,40 @@ def publish_if_better(
     return decision
 
 
+def check(config: PublishConfig, *, root: str) -> None:
+    """Refuses now what `publish_if_better` would refuse when everything is trained.
+
+    Raises:
+      ConfigError: the name is judged by another metric.
+    """
+    _check_judged_alike(config, current(root, config.name))
+
+
+def _check_judged_alike(config: PublishConfig, before: Decision | None) -> None:
+    if before is not None and (before.task, before.metric) != config.watched:
+        raise errors.ConfigError(
+            f"publish.name {config.name!r} is judged by {before.task}/{before.metric}, not by "
+            f"{config.task}/{config.metric}; set publish.task and publish.metric to it, or choose another name"
+        )
+
+
+def recorded(run_uri: str) -> Decision | None:
+    """Returns what became of a run's best checkpoint, None when nothing was to be published or is decided yet."""
+    uri = RunDirectory(run_uri).publication_uri
+    return _read(uri) if storage.path(uri).exists() else None
+
+
+def in_words(decision: Decision) -> str:
+    """Returns a decision as a line: what the name points to, the loser, and the reason."""
+    this, before = decision.candidate, decision.incumbent
+    mine = f"step {this.checkpoint.step} of {this.run_name}"
+    others = f"step {before.checkpoint.step} of {before.run_name}" if before is not None else ""
+    if decision.outcome == "published":
+        kept = f"; {others}, which had the name, is kept" if others else ""
+        return f"{decision.name} is {mine} now ({decision.reason}){kept}"
+    return f"{decision.name} stays {others or 'without a checkpoint'}; {mine} is not published ({decision.reason})"
+
+
 def _record(root: str, decision: Decision) -> None:
     at = datetime.datetime.fromisoformat(decision.at)
     file = f"{at:%Y%m%dT%H%M%S.%f}-{decision.candidate.run_name}-{decision.candidate.checkpoint.step}.json"
@@ -161,22 +200,19 @@ def _keep_for_good(candidate: Candidate, *, name: str) -> None:
 
 
 def _judge(
-    config: PublishConfig, candidate: Candidate, incumbent: Candidate | None, incumbent_value: float | None
+    config: PublishConfig, candidate: Candidate, incumbent: Candidate | None, remeasured: Remeasured | None
 ) -> tuple[bool, str]:
     """Returns whether the candidate is better by the margin, and the reason."""
     what = f"{config.task}/{config.metric}"
-    if not math.isfinite(candidate.value):
-        return False, f"{what} is {candidate.value:g}"
+    if candidate.value is None or not math.isfinite(candidate.value):
+        return False, "it was not evaluated" if candidate.value is None else f"{what} is {candidate.value:g}"
     if incumbent is None:
         return True, f"the first under this name, {what} {candidate.value:.6g}"
     if incumbent.checkpoint.digest == candidate.checkpoint.digest:
         return False, "it is the published checkpoint itself"
-    if incumbent_value is None:
-        if incumbent.measured_on != candidate.measured_on:
-            return False, (
-                f"{incumbent.run_name} was measured on {incumbent.measured_on}, this on {candidate.measured_on}"
-            )
-        incumbent_value = incumbent.value
+    incumbent_value = _comparable(incumbent, candidate, remeasured)
+    if isinstance(incumbent_value, str):
+        return False, incumbent_value
     gain = candidate.value - incumbent_value if config.mode == "max" else incumbent_value - candidate.value
     told = f"{what} {candidate.value:.6g} against {incumbent_value:.6g} of {incumbent.run_name}"
     if not math.isfinite(incumbent_value):
@@ -184,3 +220,15 @@ def _judge(
     margin = f" by more than the margin {config.margin:g}" if config.margin else ""
     better = gain > config.margin
     return better, f"{told}: {'better' if better else 'not better'}{margin}"
+
+
+def _comparable(incumbent: Candidate, candidate: Candidate, remeasured: Remeasured | None) -> float | str:
+    """Returns the incumbent's value as the candidate's was measured, or why there is none."""
+    if incumbent.measured_on == candidate.measured_on and incumbent.value is not None:
+        return incumbent.value
+    here = (incumbent.checkpoint.digest, candidate.measured_on)
+    if remeasured is None or (remeasured.digest, remeasured.settings) != here:
+        return f"{incumbent.run_name} was measured on {incumbent.measured_on}, this on {candidate.measured_on}"
+    if remeasured.value is None:
+        return f"{incumbent.run_name} cannot be measured on this run's data: {remeasured.obstacle}"
+    return remeasured.value

@@ -86,6 +86,16 @@ class RunDirectory:
         """What was computed of the run before anything heavy."""
         return self._record_uri("preflight")
 
+    @property
+    def incumbent_uri(self) -> str:
+        """What was published before, measured as this run is."""
+        return self._record_uri("incumbent")
+
+    @property
+    def publication_uri(self) -> str:
+        """What became of the run's best checkpoint, when it was to be published."""
+        return self._record_uri("publication")
+
     def metrics_uri(self, kind: str, task: str = "") -> str:
         """Returns the folder of metrics of `kind`: 'train', or 'training_eval' or 'inference_eval' with a task."""
         return f"{self.uri}/metrics/{kind}/{task}".rstrip("/")

@@ -104,7 +104,7 @@ def _batches(inputs: RunInputs, trainer: Trainer, *, first: int) -> Callable[[in
 def _open_store(inputs: RunInputs, directory: RunDirectory) -> CheckpointStore:
     return CheckpointStore(
         directory.checkpoints_uri,
-        retention=keeping.policy_of(inputs.run.config.train),
+        retention=keeping.policy_of(inputs.run.config.train, inputs.run.config.publish),
         metrics=lambda: keeping.evaluated(directory),
     )
 

@@ -1,4 +1,6 @@
-"""The repeated part of a run: train a segment, evaluate it, decide whether to go on.
+"""What runs have in common: the way from a settled run to its report, and the chain of segments in it.
+
+A segment is trained and evaluated, and then it is decided whether to go on.
 
 Whether to go on is known only when a block has run, so the chain is a dynamic workflow in which each later block sits
 in a conditional. After a stop only `passthrough` nodes run: no accelerator is asked for.
@@ -8,11 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from flytekit import conditional, workflow
+from flytekit import conditional, map_task, workflow
 
 from t5core import schedule
 from t5core.config.edges import Cursor, RunInputs
 from tasks import profiles
+from tasks.configuration import plan_tasks
+from tasks.data import assemble_mixture, build_vocabulary, materialise, verify_vocabulary
+from tasks.publishing import publish
+from tasks.reporting import report
 from tasks.training import BlockResult, check_actions, evaluate, initialise, passthrough, train_segment
 
 
@@ -50,3 +56,13 @@ def train_in_segments(inputs: RunInputs) -> Cursor:
             .then(passthrough(cursor=result.cursor))
         )
     return result.cursor
+
+
+def train_and_report(run: Any) -> Any:
+    """Composes the nodes from a run to its summary, both of them promises; in a workflow they are its own nodes."""
+    vocabulary = build_vocabulary(run=run)
+    datasets = map_task(materialise)(request=plan_tasks(run=run, vocabulary=vocabulary))
+    mixture = assemble_mixture(run=run, vocabulary=vocabulary, tasks=datasets)
+    inputs = verify_vocabulary(run=run, vocabulary=vocabulary, tasks=datasets, mixture=mixture)
+    end = train_in_segments(inputs=inputs)
+    return report(inputs=inputs, cursor=publish(inputs=inputs, cursor=end))

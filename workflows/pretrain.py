@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import pathlib
 
-from flytekit import map_task, workflow
+from flytekit import workflow
 
 from t5core.config import load
 from t5core.config.edges import Summary
 from t5core.config.schema import PretrainConfig
-from tasks.configuration import plan_tasks, preflight, resolve_config
-from tasks.data import assemble_mixture, build_vocabulary, materialise, verify_vocabulary
-from tasks.reporting import report
-from workflows.blocks import train_in_segments
+from tasks.configuration import preflight, resolve_config
+from workflows.blocks import train_and_report
 
 DEMO = load.load(str(pathlib.Path(__file__).parent / "configs" / "demo.yaml"), PretrainConfig)
 
@@ -32,10 +30,4 @@ def pretrain(config: PretrainConfig = DEMO, overrides: list[str] = []) -> Summar
     Returns:
         how the run ended and where its report lies
     """
-    run = preflight(run=resolve_config(config=config, overrides=overrides))
-    vocabulary = build_vocabulary(run=run)
-    datasets = map_task(materialise)(request=plan_tasks(run=run, vocabulary=vocabulary))
-    mixture = assemble_mixture(run=run, vocabulary=vocabulary, tasks=datasets)
-    inputs = verify_vocabulary(run=run, vocabulary=vocabulary, tasks=datasets, mixture=mixture)
-    end = train_in_segments(inputs=inputs)
-    return report(inputs=inputs, cursor=end)
+    return train_and_report(run=preflight(run=resolve_config(config=config, overrides=overrides)))

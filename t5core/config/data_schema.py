@@ -19,9 +19,12 @@ MIXTURE = "mixture"
 
 
 class VocabularyConfig(StrictModel):
-    """A SentencePiece model that exists (`path`), one to be trained on the tasks' text, or bytes."""
+    """A SentencePiece model that exists (`path`), one to be trained on the tasks' text, bytes, or another run's.
 
-    kind: Literal["sentencepiece", "bytes"] = "sentencepiece"
+    Kind `parent` is the vocabulary that the checkpoint in `run.init_from` was trained with.
+    """
+
+    kind: Literal["sentencepiece", "bytes", "parent"] = "sentencepiece"
     path: str | None = Field(default=None, description="a .model file, local or gs://; None trains one")
     size: PositiveInt = Field(default=2000, description="pieces to train when there is no path")
     extra_ids: int = Field(default=100, ge=0, description="sentinels put behind the pieces")
@@ -30,6 +33,16 @@ class VocabularyConfig(StrictModel):
     max_unknown_rate: float = Field(
         default=0.01, ge=0.0, le=1.0, description="share of <unk> tokens that is refused above"
     )
+
+    @pydantic.model_validator(mode="after")
+    def _parent_decides(self) -> VocabularyConfig:
+        for name in (
+            ("path", "size", "extra_ids", "character_coverage", "byte_fallback") if self.kind == "parent" else ()
+        ):
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(f"{name}={value} has no effect on the vocabulary of the parent; remove it, or kind")
+        return self
 
 
 class TaskConfig(StrictModel):

@@ -23,7 +23,9 @@ class ResolvedRun(StrictModel):
     @property
     def first_step(self) -> int:
         """The step of the state that the run starts with: 0, unless it starts from another run's checkpoint."""
-        return self.config.run.init_from.first_step if self.config.run.init_from else 0
+        first = self.config.run.init_from.first_step if self.config.run.init_from else 0
+        assert first is not None, "a resolved run names the checkpoint that it starts from by its step"
+        return first
 
 
 class VocabularyRef(StrictModel):

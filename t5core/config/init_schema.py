@@ -20,7 +20,9 @@ class InitFromConfig(StrictModel):
     """
 
     checkpoint: str = Field(
-        description="folder of one step, of a run or imported (.../checkpoints/1000) or T5X's own (.../checkpoint_1000)"
+        description="folder of one step, of a run or imported (.../checkpoints/1000) or T5X's own "
+        "(.../checkpoint_1000); a run directory, for its last one; or published:NAME, for what has that name when the "
+        "run begins"
     )
     optimizer_state: bool = Field(default=True, description="false: parameters alone, with a new optimiser")
     step: Literal["keep", "restart"] = Field(default="keep", description="restart: the first step is 0 again")
@@ -38,12 +40,9 @@ class InitFromConfig(StrictModel):
 
     @pydantic.field_validator("checkpoint")
     @classmethod
-    def _names_a_step(cls, checkpoint: str) -> str:
-        if _step_of(checkpoint) is None:
-            raise ValueError(
-                f"{checkpoint!r} names no step; give the folder of one checkpoint, such as "
-                f"{checkpoint.rstrip('/')}/1000 or {checkpoint.rstrip('/')}/checkpoint_1000"
-            )
+    def _names_something(cls, checkpoint: str) -> str:
+        if not checkpoint.strip("/"):
+            raise ValueError(f"{checkpoint!r} names no checkpoint; give a run directory, or the folder of one step")
         return checkpoint.rstrip("/")
 
     @pydantic.field_validator("missing")
@@ -63,11 +62,14 @@ class InitFromConfig(StrictModel):
         return self
 
     @property
-    def first_step(self) -> int:
-        """The step of the state that the run starts with."""
-        step = _step_of(self.checkpoint)
-        assert step is not None, "a validated checkpoint names its step"
-        return step if self.step == "keep" else 0
+    def first_step(self) -> int | None:
+        """The step of the state that the run starts with; None: not known before the checkpoint is looked up."""
+        return _step_of(self.checkpoint) if self.step == "keep" else 0
+
+    @property
+    def names_a_step(self) -> bool:
+        """Whether `checkpoint` may be the folder of one step, and not a run or a publication."""
+        return _step_of(self.checkpoint) is not None
 
 
 def _step_of(checkpoint: str) -> int | None:

@@ -27,6 +27,7 @@ FREE_SETTINGS = (
     ("run", "root"),
     ("evaluate",),
     ("cluster",),
+    ("publish",),
     ("train", "total_steps"),
     ("train", "segment_steps"),
     ("train", "checkpoint_period"),
@@ -137,9 +138,9 @@ def resolve(config: PretrainConfig) -> ResolvedRun:
     Local places become absolute, so that every stage finds them whatever its working directory.
     """
     seed = config.run.seed if config.run.seed is not None else secrets.randbelow(2**31)
-    run = config.run.model_copy(update={"seed": seed, "root": _absolute(config.run.root)})
+    run = config.run.model_copy(update={"seed": seed, "root": absolute(config.run.root)})
     if run.init_from is not None:
-        place = {"checkpoint": _absolute(run.init_from.checkpoint)}
+        place = {"checkpoint": absolute(run.init_from.checkpoint)}
         run = run.model_copy(update={"init_from": run.init_from.model_copy(update=place)})
     resolved = config.model_copy(update={"run": run, "cluster": _with_absolute_cache(config.cluster)})
     return ResolvedRun(uri=f"{run.root}/{run.name}", config=resolved, fingerprint=identity(resolved))
@@ -147,10 +148,11 @@ def resolve(config: PretrainConfig) -> ResolvedRun:
 
 def _with_absolute_cache(cluster: ClusterConfig) -> ClusterConfig:
     place = cluster.compilation_cache
-    return cluster if place is None else cluster.model_copy(update={"compilation_cache": _absolute(place)})
+    return cluster if place is None else cluster.model_copy(update={"compilation_cache": absolute(place)})
 
 
-def _absolute(uri: str) -> str:
+def absolute(uri: str) -> str:
+    """Returns a place that means the same in every working directory."""
     return (uri if storage.is_remote(uri) else os.path.abspath(uri)).rstrip("/")
 
 

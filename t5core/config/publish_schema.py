@@ -22,6 +22,11 @@ class PublishConfig(StrictModel):
         default=0.0, ge=0.0, allow_inf_nan=False, description="by how much, in the metric's unit, it must be better"
     )
 
+    @property
+    def watched(self) -> tuple[str, str]:
+        """The task and the metric that decide."""
+        return self.task, self.metric
+
     @pydantic.field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:

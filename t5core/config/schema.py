@@ -18,13 +18,14 @@ from t5core.config.base import StrictModel
 from t5core.config.data_schema import DataConfig
 from t5core.config.init_schema import InitFromConfig
 from t5core.config.presets import Architecture, Family, preset
+from t5core.config.publish_schema import PublishConfig
 from t5core.config.train_schema import TrainConfig
 
 Dtype = Literal["float32", "bfloat16"]
 
 
 # Folders under run.root that belong to no run.
-_SHARED = ("datasets", "vocabularies", "evaluations", "made", "published", "schedules", "compilation-cache")
+_SHARED = ("datasets", "vocabularies", "evaluations", "made", "imported", "published", "schedules", "compilation-cache")
 
 
 class RunPlace(StrictModel):
@@ -139,6 +140,9 @@ class PretrainConfig(StrictModel):
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     cluster: ClusterConfig = ClusterConfig()
+    publish: PublishConfig | None = Field(
+        default=None, description="the name that the run's best checkpoint may take; None publishes nothing"
+    )
 
     @pydantic.model_validator(mode="after")
     def _sections_fit(self) -> PretrainConfig:
@@ -153,9 +157,10 @@ class PretrainConfig(StrictModel):
                 "set model.family: decoder_only and data.feature_lengths.inputs, or remove it"
             )
         init_from = self.run.init_from
-        if init_from is not None and self.train.total_steps <= init_from.first_step:
+        first = init_from.first_step if init_from is not None else None
+        if init_from is not None and first is not None and self.train.total_steps <= first:
             raise ValueError(
-                f"train.total_steps={self.train.total_steps} is not above step {init_from.first_step}, at which "
+                f"train.total_steps={self.train.total_steps} is not above step {first}, at which "
                 f"run.init_from starts; raise it (it counts from step 0), or set run.init_from.step: restart"
             )
         may_be_mixtures = any(task.is_seqio for task in self.data.tasks)  # whose tasks are known once it is imported
@@ -166,4 +171,8 @@ class PretrainConfig(StrictModel):
                 raise ValueError(
                     f"train.actions: {errors.unknown_name('task', action.watched[0], self.data.evaluated)}"
                 )
+        if self.publish is not None and self.publish.task not in self.data.evaluated and not may_be_mixtures:
+            raise ValueError(f"publish.task: {errors.unknown_name('task', self.publish.task, self.data.evaluated)}")
+        if self.data.vocabulary.kind == "parent" and init_from is None:
+            raise ValueError("data.vocabulary.kind: parent is that of run.init_from, which is not set; set it")
         return self

@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from t5core import errors, storage
-from t5core.checkpoints.record import Provenance
 from t5core.config.base import StrictModel
 from t5core.config.edges import DatasetRef, ResolvedRun, VocabularyRef
 from t5core.config.schema import PretrainConfig
@@ -217,25 +216,6 @@ def _check_read_back(found: Coverage, *, task: str) -> None:
         raise errors.DataError(
             f"task {task!r}: the vocabulary reads {text!r} back as {read!r}, though it knows every character; "
             "take another vocabulary"
-        )
-
-
-def check_checkpoint(reference: VocabularyRef, provenance: Provenance, *, uri: str) -> None:
-    """Checks that a checkpoint to start from was trained with the vocabulary `reference`, by content.
-
-    Args:
-      reference: the vocabulary of the run.
-      provenance: the checkpoint's own record.
-      uri: of the checkpoint, for the message.
-
-    Raises:
-      CheckpointError: it was trained with another one.
-    """
-    if provenance.vocabulary_fingerprint != reference.fingerprint:
-        raise errors.CheckpointError(
-            f"checkpoint {uri} was trained with vocabulary {provenance.vocabulary_fingerprint}, but the run has "
-            f"{reference.fingerprint} ({reference.size} ids, {reference.extra_ids} of them extra); set "
-            "data.vocabulary.path and extra_ids to those of the checkpoint"
         )
 
 

@@ -32,16 +32,22 @@ def evaluate(inputs: RunInputs, checkpoint: CheckpointRef) -> dict[str, dict[str
 
     What was measured is written: metrics, with the throughput that depends on the machine, and predictions.
     """
-    params, splits = parameters.read(checkpoint, build.trainer_of(inputs).abstract_state.params), _splits(inputs)
+    params = parameters.read(checkpoint, build.trainer_of(inputs).abstract_state.params)
+    return measure(inputs, params, step=checkpoint.step)
+
+
+def measure(inputs: RunInputs, params: dict[str, Any], *, step: int | None = None) -> dict[str, dict[str, float]]:
+    """Returns the metrics of `params` by name, as `evaluate`, which writes them for a `step`; None writes nothing."""
+    splits = _splits(inputs)
     metrics: dict[str, dict[str, float]] = {}
     for name, figures in _evaluator(inputs, splits).evaluate(params).items():
-        _write(inputs, "training_eval", name, checkpoint.step, figures)
+        _write(inputs, "training_eval", name, step, figures)
         metrics[name] = {key: value for key, value in figures.items() if not key.startswith("timing/")}
     for task in inputs.run.config.data.tasks:
         scored = task.name in splits and (task.metrics or task.is_seqio)
-        scores = _decoded(inputs, params, splits[task.name], task.name, checkpoint.step) if scored else {}
+        scores = _decoded(inputs, params, splits[task.name], task.name, step) if scored else {}
         if scores:
-            _write(inputs, "inference_eval", task.name, checkpoint.step, scores)
+            _write(inputs, "inference_eval", task.name, step, scores)
             # A task may call its own metric by a name that is taken; the reader must know which is meant.
             taken = metrics[task.name]
             metrics[task.name] = taken | {f"decoded_{n}" if n in taken else n: value for n, value in scores.items()}
@@ -74,7 +80,9 @@ def _evaluator(inputs: RunInputs, splits: Mapping[str, StoredSplit]) -> TrainEva
     return TrainEvaluator(datasets, trainer=trainer, rows=rows, eval_steps=None, keep_in_memory=False)
 
 
-def _decoded(inputs: RunInputs, params: dict[str, Any], split: StoredSplit, task: str, step: int) -> dict[str, float]:
+def _decoded(
+    inputs: RunInputs, params: dict[str, Any], split: StoredSplit, task: str, step: int | None
+) -> dict[str, float]:
     """Returns the task's own metrics on its decoded validation examples, and how many of them met the length limit."""
     config = inputs.run.config
     predicted = decoded.predict(
@@ -86,7 +94,8 @@ def _decoded(inputs: RunInputs, params: dict[str, Any], split: StoredSplit, task
     )
 
     def scores() -> dict[str, float]:
-        _write_predictions(inputs, task, split.uri, step, predicted.texts)
+        if step is not None:
+            _write_predictions(inputs, task, split.uri, step, predicted.texts)
         return task_metrics.score(config.data, task, split.uri, predicted.texts)
 
     # Metric functions are the user's own: they run once, and every process goes on with the same numbers.
@@ -105,8 +114,8 @@ def _write_predictions(inputs: RunInputs, task: str, uri: str, step: int, texts:
     storage.write_text(RunDirectory(inputs.run.uri).predictions_uri(task, step), "\n".join(lines) + "\n")
 
 
-def _write(inputs: RunInputs, kind: str, name: str, step: int, metrics: Mapping[str, float]) -> None:
-    if not agreement.is_primary():
+def _write(inputs: RunInputs, kind: str, name: str, step: int | None, metrics: Mapping[str, float]) -> None:
+    if step is None or not agreement.is_primary():
         return
     with MetricWriter(RunDirectory(inputs.run.uri).metrics_uri(kind, name), resume_step=step - 1) as writer:
         writer.write(step, metrics)

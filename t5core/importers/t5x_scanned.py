@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Leaf:
     slots: Arrays
 
 
-def is_scanned(names: Mapping[str, Leaf]) -> bool:
+def is_scanned(names: Iterable[str]) -> bool:
     """Tells whether parameters of these names are stacked."""
     return any(_STACKED.fullmatch(name) for name in names)
 

@@ -67,7 +67,7 @@ def examine(run: ResolvedRun, *, devices: Devices, takes_steps: bool = False) ->
             expected = _expected(run, found)
     with refusals.collecting():
         rules.check_rows(config, measured or expected)
-    checkpoints = space.checkpoint_figures(RunDirectory(run.uri).checkpoints_uri, config.train)
+    checkpoints = space.checkpoint_figures(RunDirectory(run.uri).checkpoints_uri, config.train, config.publish)
     if modelled is not None:
         refusals.add(_no_room(run, checkpoints, modelled))
         with refusals.collecting():

@@ -6,6 +6,7 @@ import shutil
 
 from t5core import keeping, schedule, storage
 from t5core.checkpoints import index, retention
+from t5core.config.publish_schema import PublishConfig
 from t5core.config.train_schema import TrainConfig
 from t5core.preflight.record import CheckpointFigures
 
@@ -13,16 +14,16 @@ from t5core.preflight.record import CheckpointFigures
 _PLAYED = 200
 
 
-def checkpoint_figures(uri: str, train: TrainConfig) -> CheckpointFigures:
+def checkpoint_figures(uri: str, train: TrainConfig, publish: PublishConfig | None = None) -> CheckpointFigures:
     """Returns how many checkpoints of a run there will be at `uri`, and the room for them."""
     return CheckpointFigures(
-        most=most_at_once(train), present=len(index.committed_steps(uri)), free_bytes=free_bytes(uri)
+        most=most_at_once(train, publish), present=len(index.committed_steps(uri)), free_bytes=free_bytes(uri)
     )
 
 
-def most_at_once(train: TrainConfig) -> int:
+def most_at_once(train: TrainConfig, publish: PublishConfig | None = None) -> int:
     """Returns the most checkpoints that lie on the disk at once: what is kept, and the one that is being written."""
-    policy = keeping.policy_of(train)
+    policy = keeping.policy_of(train, publish)
     events, step, played = schedule.of(train), 0, 0
     present, most = [0], 1
     while step < train.total_steps and played < _PLAYED:

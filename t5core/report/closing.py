@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from t5core import errors
+from t5core import errors, publishing
 from t5core.config import edges
 from t5core.metrics import json_numbers
 from t5core.report import figures
@@ -39,6 +39,7 @@ def closing_lines(summary: edges.Summary) -> list[str]:
         _failure(content),
         _loss(content),
         _evaluation(content),
+        _publication(record),
         _places(summary, content),
         _stages(content),
         _next(record, content),
@@ -92,6 +93,16 @@ def _evaluation(content: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _publication(record: RunRecord) -> list[str]:
+    if record.publication is None:
+        return []
+    head = f"  {record.publication.outcome:<13}"
+    text = publishing.in_words(record.publication)
+    return textwrap.wrap(
+        head + text, WIDTH, subsequent_indent=" " * len(head), break_long_words=False, break_on_hyphens=False
+    )
+
+
 def _glued(head: str, pieces: Iterator[str]) -> list[str]:
     """Returns `head` and the pieces after it, broken between pieces only."""
     lines = [head]
@@ -137,7 +148,8 @@ def _cost(parts: Sequence[Mapping[str, Any]]) -> str:
 def _command(record: RunRecord, *overrides: str) -> str:
     config = shlex.quote(join(record.uri, "config.yaml"))
     extra = f" --overrides {shlex.quote(json.dumps(overrides))}" if overrides else ""
-    return f"{_program('pyflyte')} run workflows/pretrain.py --config {config}{extra}"
+    workflow = "finetune" if record.config.get("run", {}).get("init_from") else "pretrain"
+    return f"{_program('pyflyte')} run workflows/{workflow}.py --config {config}{extra}"
 
 
 def _program(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from etils import epath
 
-from t5core import errors, storage
+from t5core import errors, publishing, storage
 from t5core.config import edges, yaml_text
 from t5core.data import manifest
 from t5core.metrics import writer
@@ -87,6 +87,7 @@ class RunRecord:
     preflight: Preflight | None = None
     checkpoint_bytes: int | None = None
     parent: edges.ParentRef | None = None
+    publication: publishing.Decision | None = None
 
     @property
     def name(self) -> str:
@@ -167,6 +168,7 @@ def gather(run_uri: str) -> RunRecord:
         preflight=preflight_record.read(uri),
         checkpoint_bytes=_bytes_in(segments[-1].checkpoint.uri) if segments else None,
         parent=directory.parent(),
+        publication=publishing.recorded(uri),
     )
 
 

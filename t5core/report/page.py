@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from t5core import storage
+from t5core import publishing, storage
 from t5core.metrics import json_numbers
 from t5core.report import charts, figures, lineage, predictions, rendering, summary, tables
 from t5core.report.gather import Predictions, RunRecord, gather
@@ -62,6 +62,7 @@ def _context(record: RunRecord) -> dict[str, Any]:
         "marker": charts.marker,
         "evaluations": tables.evaluations_of(record, final_step),
         "evaluations_rest": tables.evaluations_rest(record, final_step),
+        "publication": publishing.in_words(record.publication) if record.publication else None,
         "showcases": _showcases(record.predictions),
         "lineage": lineage.lineage_of(record, values),
         "stages": tables.stages_of(record),

@@ -145,6 +145,7 @@ def account(record: RunRecord, last: edges.CheckpointRef | None) -> dict[str, An
         "checkpoint": last.model_dump() if last else None,
         "config_fingerprint": record.fingerprint,
         "parent": record.parent.model_dump() if record.parent else None,
+        "publication": record.publication.model_dump() if record.publication else None,
         "loss": loss_before_and_after(record, final_step),
         "metrics": {task: {name: at.value for name, at in values.items()} for task, values in metrics.items()},
         "dataset": _reference(record.stages_of("assemble")),

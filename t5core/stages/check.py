@@ -22,7 +22,7 @@ def check_actions(inputs: RunInputs, cursor: Cursor, segment: SegmentRecord, eva
     """
     with failure.recorded(inputs.run.uri, where=f"actions at step {segment.checkpoint.step}"):
         moved = _decided(inputs, cursor, segment, evaluation)
-        policy = keeping.policy_of(inputs.run.config.train)
+        policy = keeping.policy_of(inputs.run.config.train, inputs.run.config.publish)
         if policy.needs_metrics and evaluation.metrics:
             directory = RunDirectory(inputs.run.uri)
             retention.delete_old(directory.checkpoints_uri, policy=policy, metrics=keeping.evaluated(directory))

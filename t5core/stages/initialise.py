@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from t5core import errors, progress
+from t5core import errors, incumbent, progress
 from t5core.checkpoints import index
 from t5core.config.edges import CheckpointRef, Cursor, RunInputs
 from t5core.rundir import RunDirectory, StageRecord
-from t5core.stages import failure, holding
+from t5core.stages import evaluate, failure, holding
 
 
 def initialise(inputs: RunInputs, *, owner: str | None = None) -> Cursor:
@@ -32,6 +32,8 @@ def initialise(inputs: RunInputs, *, owner: str | None = None) -> Cursor:
         parent = index.read_record(directory.checkpoints_uri, checkpoint.step).provenance.parent
         if parent is not None:
             directory.write_parent(parent)
+    with failure.recorded(inputs.run.uri, where="measuring what is published"):
+        incumbent.measure(inputs, settings=evaluate.settings_fingerprint(inputs))
     progress.say(f"initialise: {'reused' if latest is not None else 'done'} ({reason})")
     directory.write_stage(
         StageRecord(

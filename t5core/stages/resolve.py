@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from t5core import configured_actions, progress, schedule, ticks
+from t5core import configured_actions, parent_checkpoint, progress, publishing, schedule, ticks
 from t5core.config import load, yaml_text
 from t5core.config.edges import ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import PretrainConfig
@@ -61,7 +61,7 @@ def settle(config: PretrainConfig, overrides: Sequence[str]) -> ResolvedRun:
     """
     from t5core.data import registered_mixtures
 
-    known = registered_mixtures.expanded(load.override_config(config, overrides))
+    known = parent_checkpoint.settled(registered_mixtures.expanded(load.override_config(config, overrides)))
     run = _with_stored_seed(load.resolve(known), drawn=config.run.seed is None)
     check(run.config)
     RunDirectory(run.uri).check_claim(run, identity=run.fingerprint, may_differ=_MAY_DIFFER)
@@ -96,6 +96,8 @@ def check(config: PretrainConfig) -> None:
     schedule.of(config.train)
     ticks.refuse_undated(config.data.tasks)
     configured_actions.check(config)
+    if config.publish is not None:
+        publishing.check(config.publish, root=config.run.root)
     from t5core import build, init_from
     from t5core.data.materialise import check_task
     from t5core.data.vocabulary_verification import check_embedding_rows

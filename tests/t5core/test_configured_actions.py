@@ -89,3 +89,24 @@ def test_a_task_that_was_found_without_a_validation_split_cannot_be_watched():
         match=r"actions\.1 watches task 'pairs', which has no validation split; tasks that have one: mixture, text",
     ):
         configured_actions.check_evaluated(config, {"text": ["train", "validation"], "pairs": ["train"]})
+
+
+@pytest.mark.parametrize(
+    ("publish", "message"),
+    [
+        ({"task": "txet"}, r"publish\.task: unknown task 'txet'; did you mean 'text'\?"),
+        ({"task": "text", "metric": "los"}, r"publish: unknown metric of task 'text' 'los'; did you mean 'loss'\?"),
+    ],
+)
+def test_what_decides_about_a_publication_has_to_be_measured(publish, message):
+    settings = {"data": {"tasks": [TEXT, PAIRS]}, "publish": {"name": "best", **publish}}
+    with pytest.raises(errors.ConfigError, match=message):
+        configured_actions.check(load.validate(settings, PretrainConfig, origin="test"))
+
+
+def test_a_publication_needs_a_validation_split():
+    settings = {"data": {"tasks": [TEXT, PAIRS]}, "publish": {"name": "best", "task": "pairs"}}
+    config = load.validate(settings, PretrainConfig, origin="test")
+    configured_actions.check(config)
+    with pytest.raises(errors.ConfigError, match="publish watches task 'pairs', which has no validation split"):
+        configured_actions.check_evaluated(config, {"text": ["train", "validation"], "pairs": ["train"]})

@@ -287,7 +287,7 @@ def test_damage_to_the_parent_is_found_and_left_where_it_is(parent, tmp_path):
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        ({"checkpoint": "runs/demo"}, "run.init_from.checkpoint: 'runs/demo' names no step; give the folder of one"),
+        ({"checkpoint": "/"}, "run.init_from.checkpoint: '/' names no checkpoint; give a run directory"),
         (
             {"checkpoint": "a/1", "restore_dataset": True, "step": "restart"},
             "run.init_from: restore_dataset: true goes",

@@ -10,6 +10,7 @@ from t5core.checkpoints import index
 from t5core.checkpoints.retention import BestBy, RetentionPolicy
 from t5core.config import load
 from t5core.config.edges import CheckpointRef, DatasetRef, Evaluation, RunInputs, VocabularyRef
+from t5core.config.publish_schema import PublishConfig
 from t5core.config.schema import PretrainConfig
 from t5core.keeping import KeepBestAction
 from t5core.rundir import RunDirectory
@@ -193,6 +194,15 @@ def test_the_configuration_says_what_is_kept(tmp_path):
         keep_period=500,
         best=(BestBy(metric="docs/loss"), BestBy(metric="docs/accuracy", mode="max", count=2)),
     )
+
+
+def test_what_is_to_be_published_is_kept(tmp_path):
+    train = inputs_with(tmp_path, {}).run.config.train
+    others = keeping.policy_of(train).best
+    new = PublishConfig(name="best", task="docs", metric="accuracy", mode="max")
+    assert keeping.policy_of(train, new).best == (*others, BestBy(metric="docs/accuracy", mode="max"))
+    same = PublishConfig(name="best", task="docs")
+    assert keeping.policy_of(train, same).best == others, "one rule is enough"
 
 
 def test_the_last_good_checkpoint_survives_a_nan_though_one_is_kept(tmp_path):

@@ -10,7 +10,7 @@ from t5core.checkpoints import pins
 from t5core.config.edges import CheckpointRef
 from t5core.config.publish_schema import PublishConfig
 from t5core.lock import RunLock
-from t5core.publishing import Candidate
+from t5core.publishing import Candidate, Remeasured
 
 NAME = "best"
 
@@ -34,10 +34,10 @@ def candidate(run, value, *, step=10, measured_on="same"):
     return Candidate(run_name=run, run_uri=f"/runs/{run}", checkpoint=checkpoint, value=value, measured_on=measured_on)
 
 
-def offer(root, run, value, *, step=10, measured_on="same", incumbent_value=None, **rule):
+def offer(root, run, value, *, step=10, measured_on="same", remeasured=None, **rule):
     config = PublishConfig(**{"name": NAME, "task": "t", "metric": "loss", **rule})
     what = candidate(run, value, step=step, measured_on=measured_on)
-    return publishing.publish_if_better(config, what, root=root, incumbent_value=incumbent_value)
+    return publishing.publish_if_better(config, what, root=root, remeasured=remeasured)
 
 
 def points_to(root):
@@ -112,10 +112,37 @@ def test_values_measured_on_other_data_do_not_compare(root):
 
 def test_the_incumbent_s_value_on_the_same_data_decides(root):
     offer(root, "a", 3.0)
-    assert offer(root, "b", 2.0, measured_on="other", incumbent_value=1.5).outcome == "kept"
-    decision = offer(root, "c", 2.0, measured_on="other", incumbent_value=2.5)
+    again = Remeasured(digest="a10", settings="other", value=1.5)
+    assert offer(root, "b", 2.0, measured_on="other", remeasured=again).outcome == "kept"
+    worse = again.model_copy(update={"value": 2.5})
+    assert offer(root, "d", 2.0, measured_on="third", remeasured=worse).outcome == "kept", "it was measured otherwise"
+    stale = worse.model_copy(update={"digest": "another"})
+    assert offer(root, "e", 2.0, measured_on="other", remeasured=stale).outcome == "kept", "it is of another one"
+    decision = offer(root, "c", 2.0, measured_on="other", remeasured=worse)
     assert decision.outcome == "published"
     assert "t/loss 2 against 2.5 of a" in decision.reason
+
+
+def test_an_incumbent_that_cannot_be_measured_stays_with_the_reason(root):
+    offer(root, "a", 3.0)
+    unlike = Remeasured(digest="a10", settings="other", value=None, obstacle="its model has emb_dim=8")
+    decision = offer(root, "b", 2.0, measured_on="other", remeasured=unlike)
+    assert decision.outcome == "kept"
+    assert decision.reason == "a cannot be measured on this run's data: its model has emb_dim=8"
+
+
+def test_what_was_not_evaluated_is_not_published(root):
+    assert offer(root, "a", None).reason == "it was not evaluated"
+    assert publishing.current(root, NAME) is None
+
+
+def test_a_decision_in_words_names_winner_and_loser(root):
+    words = [publishing.in_words(offer(root, run, value)) for run, value in [("a", 3.0), ("b", 4.0), ("c", 2.0)]]
+    assert words == [
+        "best is step 10 of a now (the first under this name, t/loss 3)",
+        "best stays step 10 of a; step 10 of b is not published (t/loss 4 against 3 of a: not better)",
+        "best is step 10 of c now (t/loss 2 against 3 of a: better); step 10 of a, which had the name, is kept",
+    ]
 
 
 def test_the_published_checkpoint_itself_is_no_news(root):
@@ -135,6 +162,8 @@ def test_another_metric_under_the_same_name_is_refused(root):
     offer(root, "a", 3.0)
     with pytest.raises(errors.ConfigError, match="'best' is judged by t/loss, not by t/accuracy") as refusal:
         offer(root, "b", 4.0, metric="accuracy")
+    with pytest.raises(errors.ConfigError, match="judged by t/loss"):  # before anything is trained, too
+        publishing.check(PublishConfig(name=NAME, task="t", metric="accuracy"), root=root)
     assert "\n" not in str(refusal.value)
     assert points_to(root) == "a"
 

@@ -7,7 +7,6 @@ import pytest
 from sentencepiece import sentencepiece_model_pb2
 
 from t5core import errors, storage
-from t5core.checkpoints.record import Provenance, SchedulePosition
 from t5core.config.schema import PretrainConfig
 from t5core.data import manifest, store, vocabulary_verification
 from t5core.data.examples import ExampleWriter, Ragged
@@ -170,25 +169,6 @@ class TestReadingBack:
         storage.write_text(f"{folder}/{manifest.FILE_NAME}", manifest.render(described))
         storage.write_json(f"{folder}/{COVERAGE_FILE}", found.model_dump())
         return manifest.reference(str(folder), described, reused=False, reason="")
-
-
-def test_a_checkpoint_of_another_vocabulary(tmp_path):
-    reference = build_vocabulary(run_of(tmp_path, [{"name": "t", "files": ["x.txt"]}])).reference
-    record = Provenance(
-        seed=0,
-        config_fingerprint="c",
-        dataset_fingerprint="d",
-        vocabulary_fingerprint=reference.fingerprint,
-        schedule=SchedulePosition(total_steps=1, batch_size=1),
-    )
-    vocabulary_verification.check_checkpoint(reference, record, uri="gs://b/c/1")
-    other = record.model_copy(update={"vocabulary_fingerprint": "0" * 16})
-    with pytest.raises(errors.CheckpointError) as caught:
-        vocabulary_verification.check_checkpoint(reference, other, uri="gs://b/c/1")
-    assert str(caught.value) == (
-        f"checkpoint gs://b/c/1 was trained with vocabulary {'0' * 16}, but the run has {reference.fingerprint} (384 "
-        "ids, 125 of them extra); set data.vocabulary.path and extra_ids to those of the checkpoint"
-    )
 
 
 def test_the_same_content_elsewhere_is_the_same_and_other_content_in_place_is_not(tmp_path):
