@@ -110,3 +110,10 @@ def test_a_publication_needs_a_validation_split():
     configured_actions.check(config)
     with pytest.raises(errors.ConfigError, match="publish watches task 'pairs', which has no validation split"):
         configured_actions.check_evaluated(config, {"text": ["train", "validation"], "pairs": ["train"]})
+
+
+def test_the_mixture_can_be_watched_where_any_of_its_tasks_is_evaluated():
+    config = configured({"name": "keep_best", "task": "mixture"})
+    configured_actions.check_evaluated(config, {"text": ["train"], "pairs": ["train", "validation"]})
+    with pytest.raises(errors.ConfigError, match="watches task 'mixture', which has no validation split"):
+        configured_actions.check_evaluated(config, {"text": ["train"], "pairs": ["train"]})

@@ -105,6 +105,9 @@ WARNINGS = {
     "train.learning_rate={factors: constant * cosine_decay, warmup_steps: 0, steps_per_cycle: 10}": (
         "the learning rate is at its minimum of 1e-08 from step"
     ),
+    "train.learning_rate={factors: constant * linear_warmup, warmup_steps: 1, step_offset: 5}": (
+        "the learning rate stays at its minimum of 1e-08 for the first 6 steps"
+    ),
     "train.actions=[{name: early_stopping, task: text, patience: 2}]": (
         "early stopping on text/loss stops 20 steps after the best evaluation, and train.keep_checkpoints=2 reaches "
         "back 10: the best state will be gone; add the action keep_best, or keep 3"
