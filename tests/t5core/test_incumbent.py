@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from t5core import incumbent, publishing, storage
-from t5core.checkpoints import index
+from t5core import build, incumbent, publishing, storage
+from t5core.checkpoints import index, parameters
 from t5core.config import yaml_text
 from t5core.config.publish_schema import PublishConfig
 from t5core.evaluation import checkpoint
@@ -48,7 +48,7 @@ def test_it_is_measured_as_the_run_s_own_and_once(published, tmp_path, monkeypat
     found = incumbent.recorded(made.run.uri)
     assert (found.digest, found.settings) == (published.checkpoint.digest, evaluate.settings_fingerprint(made))
     # Both runs were drawn from one seed, so the other's parameters are this one's too.
-    own = checkpoint.measure(made, checkpoint.restored_params(made, first))
+    own = checkpoint.measure(made, parameters.read(first, build.trainer_of(made).abstract_state.params))
     assert math.isfinite(found.value)
     assert found.value == own["mixture"]["loss"]
     assert not storage.path(f"{made.run.uri}/metrics").exists(), "they are not this run's figures"
