@@ -32,7 +32,7 @@ WORKFLOWS = found()
 def edges(workflow):
     """Yields (name, type given, type taken) for each binding of each node, and for the workflow's outputs."""
     nodes = {node.id: node for node in workflow.nodes}
-    for node in [inner for node in workflow.nodes for inner in branches(node)]:
+    for node in [inner for outer in workflow.nodes for inner in branches(outer)]:
         taken = node.flyte_entity.python_interface.inputs
         for binding in node.bindings:
             if binding.binding.promise is None:
