@@ -26,7 +26,7 @@ from t5core.config.schedule_schema import ScheduleConfig
 from t5core.config.schema import PretrainConfig
 from tasks.scheduling import admit_evaluate, admit_finetune, skipped_evaluate, skipped_finetune
 from workflows.evaluate import evaluate
-from workflows.pretrain import pretrain
+from workflows.finetune import finetune
 
 _CONFIGS = pathlib.Path(__file__).parent / "configs"
 _KICKOFF = "kickoff_time"
@@ -34,7 +34,7 @@ _KICKOFF = "kickoff_time"
 
 @workflow
 def scheduled_finetune(kickoff_time: datetime.datetime, config: PretrainConfig, schedule: ScheduleConfig) -> Summary:
-    """Trains for one tick of a schedule, unless it comes at a bad time.
+    """Fine-tunes for one tick of a schedule, unless it comes at a bad time.
 
     Args:
         kickoff_time: when the tick was started; the last firing of the schedule up to then is the one it stands for
@@ -48,7 +48,7 @@ def scheduled_finetune(kickoff_time: datetime.datetime, config: PretrainConfig, 
     return (
         conditional("tick_goes_on")
         .if_(tick.go.is_true())
-        .then(pretrain(config=tick.config, overrides=[]))
+        .then(finetune(config=tick.config, overrides=[]))
         .else_()
         .then(skipped_finetune(config=tick.config, reason=tick.reason))
     )

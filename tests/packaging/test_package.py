@@ -150,7 +150,7 @@ def test_a_scheduled_plan_fires_as_written_and_leaves_nothing_open_but_the_time(
 
 
 def test_a_tick_runs_its_pipeline_or_says_that_it_is_skipped(packaged):
-    for name, pipeline in (("finetune", "workflows.pretrain.pretrain"), ("evaluate", "workflows.evaluate.evaluate")):
+    for name, pipeline in (("finetune", "workflows.finetune.finetune"), ("evaluate", "workflows.evaluate.evaluate")):
         nodes = packaged.workflows[f"workflows.schedules.scheduled_{name}"].template.nodes
         (branch,) = (node.branch_node.if_else for node in nodes if node.HasField("branch_node"))
         assert branch.case.then_node.workflow_node.sub_workflow_ref.name == pipeline

@@ -64,7 +64,7 @@ class Pipelines:
 
     @contextlib.contextmanager
     def __call__(self):
-        with task_mock(schedules.pretrain) as train, task_mock(schedules.evaluate) as evaluate:
+        with task_mock(schedules.finetune) as train, task_mock(schedules.evaluate) as evaluate:
             train.side_effect, evaluate.side_effect = self._train, self._evaluate
             yield self
 
