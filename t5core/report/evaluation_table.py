@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import importlib.resources
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from t5core.config import yaml_text
 from t5core.config.edges import Evaluation
 from t5core.config.evaluate_edges import EvaluatedCheckpoint, EvaluationPlan, EvaluationSummary
 from t5core.metrics import json_numbers
-from t5core.report import figures, tables
+from t5core.report import figures, rendering, tables
 from t5core.report.summary import Failure
 from t5core.report.tables import Table
 from t5core.rundir import RunDirectory, StageRecord, read_record
@@ -124,8 +123,6 @@ def _aligned(table: Table) -> list[str]:
 def _render(
     plan: EvaluationPlan, rows: Sequence[EvaluatedCheckpoint], stages: list[StageRecord], account: dict[str, Any]
 ) -> str:
-    import jinja2
-
     found = [result.evaluation for result in rows]
     context = {
         "account": account,
@@ -136,11 +133,7 @@ def _render(
         "datasets": _datasets(stages),
         "settings": yaml_text.dump(plan.config.model_dump(mode="json")),
     }
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    source = importlib.resources.files("t5core.report").joinpath("evaluation.html").read_text(encoding="utf-8")
-    return environment.from_string(source).render(context)
+    return rendering.render("evaluation.html", context)
 
 
 def _checkpoints(rows: Sequence[EvaluatedCheckpoint]) -> Table:

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from t5core import errors, progress, sharing, storage
 from t5core.checkpoints import locating
 from t5core.config import load, yaml_text
-from t5core.config.edges import DatasetRef, Evaluation, ResolvedRun, RunInputs, TaskRequest, VocabularyRef
+from t5core.config.edges import DatasetRef, Evaluation, RunInputs, TaskRequest
 from t5core.config.evaluate_edges import EvaluatedCheckpoint, EvaluationPlan, EvaluationRequest, EvaluationSummary
 from t5core.config.evaluate_schema import EvaluationConfig
 from t5core.config.schema import PretrainConfig
 from t5core.report import evaluation_table
 from t5core.rundir import RunDirectory
 from t5core.stages import failure, holding, resolve
+from t5core.trained import trained_model
 
 _SPLIT = "validation"
 
@@ -47,6 +48,7 @@ def settle(config: EvaluationConfig, overrides: Sequence[str], *, owner: str | N
             f"{checkpoints[0].uri} lies in no run's directory, which would say what model it is of; "
             f"train from it (run.init_from) or name a checkpoint of a run"
         )
+    model = trained_model(checkpoints[-1], model=None, vocabulary=None, feature_lengths=None)
     run = load.resolve(_settings(config, trained))
     resolve.check(run.config)
     plan = EvaluationPlan(
@@ -54,7 +56,7 @@ def settle(config: EvaluationConfig, overrides: Sequence[str], *, owner: str | N
         config=config,
         trained=trained.uri,
         run=run,
-        vocabulary=_vocabulary(trained, run),
+        vocabulary=model.vocabulary,
         checkpoints=checkpoints,
     )
     _claim(plan, owner=owner)
@@ -90,27 +92,6 @@ def _settings(config: EvaluationConfig, trained: RunDirectory) -> PretrainConfig
         settings["data"] = {**settings["data"], **own}
     origin = f"tasks of {config.run.name!r}" if config.tasks is not None else trained.config_uri
     return registered_mixtures.expanded(load.validate(settings, PretrainConfig, origin=origin))
-
-
-def _vocabulary(trained: RunDirectory, run: ResolvedRun) -> VocabularyRef:
-    from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, read_model
-
-    recorded = next((stage for stage in trained.stages() if stage.stage == "vocabulary"), None)
-    if recorded is None:
-        raise errors.CheckpointError(f"{trained.uri} does not say which vocabulary it has; start the run again")
-    extra_ids = run.config.data.vocabulary.extra_ids
-    if run.config.data.vocabulary.kind == ByteVocabulary.kind:
-        found = ByteVocabulary(extra_ids=extra_ids)
-    else:
-        found = SentencePieceVocabulary(read_model(recorded.uri), extra_ids=extra_ids, origin=recorded.uri)
-    if found.fingerprint != recorded.fingerprint:
-        raise errors.IntegrityError(
-            f"{recorded.uri} has changed: its fingerprint is {found.fingerprint}, and {trained.uri} was trained with "
-            f"{recorded.fingerprint}; put the old file back"
-        )
-    return VocabularyRef(
-        uri=recorded.uri, kind=found.kind, extra_ids=extra_ids, size=found.vocab_size, fingerprint=found.fingerprint
-    )
 
 
 def _claim(plan: EvaluationPlan, *, owner: str | None) -> None:

@@ -32,7 +32,7 @@ WORKFLOWS = found()
 def edges(workflow):
     """Yields (name, type given, type taken) for each binding of each node, and for the workflow's outputs."""
     nodes = {node.id: node for node in workflow.nodes}
-    for node in [inner for outer in workflow.nodes for inner in branches(outer)]:
+    for node in (inner for outer in workflow.nodes for inner in branches(outer)):
         taken = node.flyte_entity.python_interface.inputs
         for binding in node.bindings:
             if binding.binding.promise is None:
@@ -47,15 +47,17 @@ def given(workflow, nodes, binding):
     source = binding.promise
     if not source.node_id or source.node_id not in nodes:
         return workflow.python_interface.inputs[source.var]
-    return branches(nodes[source.node_id])[0].flyte_entity.python_interface.outputs[source.var]
+    kinds = [branch.flyte_entity.python_interface.outputs[source.var] for branch in branches(nodes[source.node_id])]
+    assert all(kind == kinds[0] for kind in kinds), f"the branches behind {source.var} return {kinds}"
+    return kinds[0]
 
 
 def branches(node):
-    """Returns the nodes that a conditional chooses from; any other node alone."""
+    """Returns the nodes one of which runs: those of a conditional, or the node itself."""
     if not isinstance(node.flyte_entity, BranchNode):
         return [node]
     block = node.flyte_entity._ifelse_block
-    return [case.then_node for case in [block.case, *(block.other or [])]] + [block.else_node]
+    return [block.case.then_node, *(case.then_node for case in block.other or []), block.else_node]
 
 
 def plain(type_):

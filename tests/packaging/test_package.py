@@ -6,12 +6,16 @@ import importlib
 import re
 
 import pytest
-from flytekit import LaunchPlan
+from flytekit import FlyteContextManager, LaunchPlan
 from flytekit.core.array_node_map_task import ArrayNodeMapTask
 from flytekit.core.base_task import PythonTask
 from flytekit.core.context_manager import FlyteEntities
+from flytekit.core.type_engine import TypeEngine
 from flytekit.core.workflow import WorkflowBase
+from flytekit.models.literals import Literal
 
+from t5core import cron
+from t5core.config.schedule_schema import ScheduleConfig
 from tasks import profiles
 from tests.packaging import package
 from tests.packaging.package import ROOT
@@ -117,10 +121,40 @@ def test_a_launch_plan_carries_its_labels_and_every_input_without_a_default(pack
     for name, plan in packaged.launch_plans.items():
         inputs = packaged.workflows[plan.spec.workflow_id.name].template.interface.inputs.variables
         given = {*plan.spec.default_inputs.parameters, *plan.spec.fixed_inputs.literals}
-        assert given == set(inputs) - {plan.spec.entity_metadata.schedule.kickoff_time_input_arg}, name
+        assert given == set(inputs), name
         for side in ("labels", "annotations"):
             declared = getattr(plans.get(name), side, None)
             assert dict(getattr(plan.spec, side).values) == (declared.values if declared else {}), name
+
+
+def test_a_scheduled_plan_fires_as_written_and_leaves_nothing_open_but_the_time(packaged):
+    """The scheduler gives the time of each firing and nothing else: any other open input fails at every firing."""
+    found = {}
+    for name, plan in packaged.launch_plans.items():
+        schedule = plan.spec.entity_metadata.schedule
+        if schedule.WhichOneof("ScheduleExpression") is None:
+            continue
+        found[name] = schedule.cron_schedule.schedule
+        cron.check(found[name])
+        open_ones = {name for name, parameter in plan.spec.default_inputs.parameters.items() if parameter.required}
+        assert open_ones == {schedule.kickoff_time_input_arg} == {"kickoff_time"}, name
+        assert set(plan.spec.fixed_inputs.literals) == {"config", "schedule"}, name
+        literal = Literal.from_flyte_idl(plan.spec.fixed_inputs.literals["schedule"])
+        settings = TypeEngine.to_python_value(FlyteContextManager.current_context(), literal, ScheduleConfig)
+        assert settings.cron == found[name], "a tick is told apart by the expression that fires it"
+        assert plan.spec.labels.values["t5flow/schedule"] == settings.name
+    assert found == {
+        "workflows.schedules.nightly_finetune": "0 3 * * *",
+        "workflows.schedules.nightly_evaluate": "0 6 * * *",
+    }
+
+
+def test_a_tick_runs_its_pipeline_or_says_that_it_is_skipped(packaged):
+    for name, pipeline in (("finetune", "workflows.finetune.finetune"), ("evaluate", "workflows.evaluate.evaluate")):
+        nodes = packaged.workflows[f"workflows.schedules.scheduled_{name}"].template.nodes
+        (branch,) = (node.branch_node.if_else for node in nodes if node.HasField("branch_node"))
+        assert branch.case.then_node.workflow_node.sub_workflow_ref.name == pipeline
+        assert branch.else_node.task_node.reference_id.name == f"tasks.scheduling.skipped_{name}"
 
 
 def test_nothing_is_left_for_the_cluster_to_guess(packaged):

@@ -8,7 +8,9 @@ import shutil
 
 import pytest
 
+from t5core import sharing
 from t5core.data import manifest, store
+from t5core.lock import RunLock
 from tests.t5core.data.making import examples, task_dataset
 
 PARTS = {"data": "1", "vocabulary": "1", "settings": "1", "code": "1"}
@@ -73,6 +75,20 @@ def test_a_hit_that_is_damaged_is_a_miss_with_a_reason_and_made_again(tmp_path, 
     assert re.fullmatch(rf"the one there is damaged: .*{file} (has|is) [^;]*", again.reason)
     assert store.read_manifest(made.uri).files == whole.files
     assert manifest.reuse_or_make(root, "a", PARTS, make_a).reused
+
+
+def test_one_that_another_run_is_making_is_waited_for_and_taken(tmp_path, monkeypatch):
+    root = str(tmp_path)
+    other = RunLock(f"{root}/made/a-{manifest.fingerprint_of(PARTS)}.lock", owner="another run")
+    other.acquire()
+
+    def wait(seconds):
+        make_a(manifest.dataset_uri(root, "a", PARTS))
+        other.release()
+
+    monkeypatch.setattr(sharing.time, "sleep", wait)
+    made = manifest.reuse_or_make(root, "a", PARTS, lambda uri: pytest.fail("made twice"))
+    assert (made.reused, made.reason) == (True, f"fingerprint {made.fingerprint} unchanged")
 
 
 def test_a_hit_that_is_gone_is_a_miss_with_a_reason(tmp_path):

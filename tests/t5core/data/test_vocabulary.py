@@ -1,4 +1,5 @@
 import io
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
-from t5core import errors, storage
+from t5core import errors, sharing, storage
 from t5core.config import load
 from t5core.config.edges import DatasetRef
 from t5core.config.schema import PretrainConfig
@@ -16,6 +17,7 @@ from t5core.data.manifest import FeatureSpec, Manifest, SplitRecord, TaskShare
 from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, load_vocabulary
 from t5core.data.vocabulary_training import build_vocabulary
 from t5core.data.vocabulary_verification import COVERAGE_FILE, coverage, rounded_size, verify_vocabulary
+from t5core.lock import RunLock
 
 WORDS = [begin + end for begin in "bdgkmnst" for end in ("alo", "eru")]
 HARD = "Braces {}, a tab\t, a snowman ☃, 漢字, é as e\u0301, an emoji 🎉, a line\u2028separator\nand <extra_id_0> here"
@@ -228,6 +230,21 @@ class TestBuild:
             f"{built.uri} has changed: its fingerprint is {found}, expected {built.fingerprint}; "
             "put the old file back or start a new run"
         )
+
+    def test_one_that_another_run_is_training_is_waited_for_and_taken(self, tmp_path, monkeypatch):
+        built = build_vocabulary(resolved(tmp_path)).reference
+        folder = pathlib.Path(built.uri).parent
+        folder.rename(tmp_path / "aside")
+        other = RunLock(str(folder.parents[1] / "made" / f"{folder.name}.lock"), owner="another run")
+        other.acquire()
+
+        def wait(seconds):
+            (tmp_path / "aside").rename(folder)
+            other.release()
+
+        monkeypatch.setattr(sharing.time, "sleep", wait)
+        found = build_vocabulary(resolved(tmp_path))
+        assert (found.reused, found.reference) == (True, built)
 
     def test_one_that_is_altered_or_gone_is_made_again_and_says_why(self, tmp_path):
         built = build_vocabulary(resolved(tmp_path)).reference
