@@ -28,12 +28,12 @@ from t5core import errors
 from t5core.config.preprocessing_schema import UL2_DENOISERS, DenoiserConfig
 from t5core.data import seqio_counts, templates
 from t5core.data.noise import Noise, SpanCorruption, fitting_length, noise_of
+from t5core.data.objectives import FOLD, MAX_CHUNKS, SPREAD
 from t5core.data.seqio_spans import number_of_sentinels, span_mask, with_sentinels
 
 IDENTITY = "example_id"
 _CHUNK, _SIZE, _DENOISER = "chunk", "size", "denoiser"
 CAPPED = "spans capped by the number of sentinels"
-_MAX_CHUNKS = 1 << 24
 
 # TensorFlow's stubs know too little of tensors: no operators, and too few arguments of `map`.
 Tensor = Any
@@ -288,7 +288,7 @@ def _pieces(dataset: tf.data.Dataset, *, lengths: Sequence[int], rates: Sequence
             pieces[IDENTITY] = tf.fill([count], example[IDENTITY])
         return pieces
 
-    whole = dataset.map(lambda example: {**example, _SIZE: tf.size(example["targets"]), _CHUNK: _MAX_CHUNKS - 1})
+    whole = dataset.map(lambda example: {**example, _SIZE: tf.size(example["targets"]), _CHUNK: MAX_CHUNKS - 1})
     return _map_with_seed(whole, cut).unbatch()
 
 
@@ -348,6 +348,8 @@ def _map_with_seed(dataset: tf.data.Dataset, function: Callable[[Example, Tensor
 
 def _identity_of(example: Example) -> Tensor:
     """Returns int64[2] that tells examples apart: a hash of the tokens, and where in the corpus they stand."""
-    content = tf.bitcast(tf.fingerprint(example["targets"][tf.newaxis])[0], tf.int64)
+    tokens = tf.cast(example["targets"], tf.int64)
+    mixed = tokens * SPREAD[0] + tf.range(tf.size(tokens, tf.int64)) * SPREAD[1]
+    content = tf.reduce_sum(tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, FOLD)) * SPREAD[2])
     document = tf.cast(example.get(IDENTITY, tf.constant(0, tf.int64)), tf.int64)
-    return tf.stack([content, document * _MAX_CHUNKS + tf.cast(example[_CHUNK], tf.int64)])
+    return tf.stack([content, document * MAX_CHUNKS + tf.cast(example[_CHUNK], tf.int64)])

@@ -135,17 +135,15 @@ def _documents(source: TaskSource, split: str, shuffle_files: bool, seed: int | 
 
 def _batches(source: TaskSource, split: str) -> Iterator[dict[str, Any]]:
     """Yields documents by the hundreds, as crossing from Python to TensorFlow costs the same for one."""
-    begin = 0
-    for batch in _in_batches(source.documents(split)):
-        columns = {name: [document.columns[name] for document in batch] for name in source.columns}
-        yield {**columns, preprocessors.IDENTITY: np.arange(begin, begin + len(batch))}
-        begin += len(batch)
+    for batch in _in_batches(source.numbered(split)):
+        columns = {name: [document.columns[name] for _, document in batch] for name in source.columns}
+        yield {**columns, preprocessors.IDENTITY: np.array([number for number, _ in batch])}
 
 
-def _in_batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def _in_batches(numbered: Iterable[tuple[int, Document]]) -> Iterator[list[tuple[int, Document]]]:
     batch, characters = [], 0
-    for document in documents:
-        batch.append(document)
+    for number, document in numbered:
+        batch.append((number, document))
         characters += sum(map(len, document.columns.values()))
         if len(batch) == _BATCH or characters >= _BATCH_CHARACTERS:
             yield batch
