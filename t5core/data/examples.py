@@ -39,6 +39,15 @@ class Ragged:
             cut=None if self.cut is None else self.cut[:count],
         )
 
+    def only(self, kept: Bool[np.ndarray, " examples"]) -> Ragged:
+        """Returns the examples where `kept` holds."""
+        return Ragged(
+            values=self.values[np.repeat(kept, self.sizes)],
+            sizes=self.sizes[kept],
+            texts=tuple(text for text, stays in zip(self.texts, kept, strict=False) if stays),
+            cut=None if self.cut is None else self.cut[kept],
+        )
+
     def padded(self, length: int) -> Int[np.ndarray, "examples length"]:
         """Returns one row for each example, cut or filled with 0 to `length`."""
         rows = np.zeros((len(self.sizes), length), np.int32)

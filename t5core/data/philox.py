@@ -20,27 +20,27 @@ _HALF = np.uint64(32)
 _SCRAMBLING_KEY = (0x3EC8F720, 0x02461E29)
 _GRAPH_SEED = 87654321
 _OUTPUTS = 4
+# The bits of a word that become a number.
+MANTISSA = 0x7FFFFF
 
 Words = tuple[UInt64[np.ndarray, "..."], ...]
 
 
 def uniform_bits(seeds: Int64[np.ndarray, "n 2"], count: int) -> UInt32[np.ndarray, "n count"]:
     """Returns the first `count` random words of each seed; more of them begin with the same ones."""
-    first, second = _halves(seeds[:, 0]), _halves(seeds[:, 1])
-    scrambled = _philox((*first, *second), tuple(np.uint64(word) for word in _SCRAMBLING_KEY))
     blocks = np.arange(-(-count // _OUTPUTS), dtype=np.uint64)[None, :]
-    zero = np.zeros_like(blocks)
-    key, counter = scrambled[:2], scrambled[2:]
-    words = _philox(
-        (blocks, zero, *(word[:, None] for word in counter)),
-        tuple(word[:, None] for word in key),
-    )
-    return np.stack(words, axis=-1).astype(np.uint32).reshape(len(seeds), -1)[:, :count]
+    words = _words(tuple(word[:, None] for word in _scrambled(seeds)), blocks)
+    return words.reshape(len(seeds), -1)[:, :count]
 
 
-def uniform(seeds: Int64[np.ndarray, "n 2"], count: int) -> Float32[np.ndarray, "n count"]:
-    """Returns `tf.random.stateless_uniform([count], seed)` of each seed: numbers in [0, 1) of 23 bits."""
-    mantissa = uniform_bits(seeds, count) & np.uint32(0x7FFFFF)
+def ragged_uniform(seeds: Int64[np.ndarray, "n 2"], counts: Int[np.ndarray, " n"]) -> Float32[np.ndarray, " numbers"]:
+    """Returns `tf.random.stateless_uniform([count], seed)` of each seed, one after another: 23 bits in [0, 1)."""
+    blocks = -(-counts // _OUTPUTS)
+    row = np.repeat(np.arange(len(counts)), blocks)
+    block = np.arange(len(row)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+    words = _words(tuple(word[row] for word in _scrambled(seeds)), block.astype(np.uint64))
+    wanted = block[:, None] * _OUTPUTS + np.arange(_OUTPUTS) < counts[row][:, None]
+    mantissa = words[wanted] & np.uint32(MANTISSA)
     return (mantissa | np.uint32(127 << 23)).view(np.float32) - np.float32(1)
 
 
@@ -56,6 +56,17 @@ def first_of_dataset(seed: int) -> int:
     key = tuple(np.uint64(word) for word in (_GRAPH_SEED, 0))
     zero = np.zeros((), np.uint64)
     return int(_philox((zero, zero, *_halves(np.array(seed, np.int64))), key)[0])
+
+
+def _scrambled(seeds: Int64[np.ndarray, "n 2"]) -> Words:
+    """Returns key and counter of each seed: two words of each."""
+    first, second = _halves(seeds[:, 0]), _halves(seeds[:, 1])
+    return _philox((*first, *second), tuple(np.uint64(word) for word in _SCRAMBLING_KEY))
+
+
+def _words(scrambled: Words, blocks: UInt64[np.ndarray, ...]) -> UInt32[np.ndarray, "... 4"]:
+    words = _philox((blocks, np.zeros_like(blocks), *scrambled[2:]), scrambled[:2])
+    return np.stack(words, axis=-1).astype(np.uint32)
 
 
 def _halves(values: Int64[np.ndarray, ...]) -> Words:

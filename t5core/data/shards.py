@@ -64,6 +64,7 @@ class ShardRecord(StrictModel):
 
     truncated: dict[str, int] = {}
     dropped: dict[str, int] = {}
+    noted: dict[str, int] = {}
     unknown_tokens: int = 0
     others: list[dict[str, Any]] = []
     sample: list[str] = []

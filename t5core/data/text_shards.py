@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -61,15 +61,18 @@ class _Maker:
         """Makes every pass over a piece at once, as the tokens of all passes are the same."""
         first, piece = part.source
         writers, sample = [self._writer() for _ in range(part.passes)], []
+        noted = [Counter[str]() for _ in writers]
         for batch in _batches(self._source.documents(TRAIN, piece=piece)):
             tokenised = self._objective.tokenise(batch, first=first)
             first += len(batch)
             for number, writer in enumerate(writers):
                 examples = self._objective.examples(tokenised, seed=pass_seed(self._run_seed, number))
-                worker.report(len(writer.append(examples)))
+                noted[number].update(examples.noted)
+                writer.dropped.update(tokenised.dropped)
+                worker.report(len(writer.append(examples.features)))
             sample += self._sampled(batch)
         for number, writer in enumerate(writers):
-            record = _record(writer).model_copy(update={"sample": sample if number == 0 else []})
+            record = _record(writer, noted[number]).model_copy(update={"sample": sample if number == 0 else []})
             writer.rows.save(f"{folder}/{part.file(number)}", record)
 
     def _sampled(self, batch: Sequence[Document]) -> list[str]:
@@ -80,18 +83,22 @@ class _Maker:
     def validation(self, part: Part, folder: str) -> None:
         """Makes the examples to validate on, as many as the task has at most."""
         writer, others, first, left = self._writer(), [], 0, self._config.max_validation_examples
+        noted: Counter[str] = Counter()
         for batch in _batches(self._source.documents(VALIDATION)):
             if left == 0:
                 break
             tokenised = self._objective.tokenise(batch, first=first)
             first += len(batch)
             examples = self._objective.examples(tokenised, seed=VALIDATION_SEED)
+            features = examples.features
             if left is not None:
-                examples = {side: tokens.first(left) for side, tokens in examples.items()}
-                left -= len(examples["targets"].sizes)
-            kept = writer.append(examples)
+                features = {side: tokens.first(left) for side, tokens in features.items()}
+                left -= len(features["targets"].sizes)
+            noted.update(examples.noted)
+            writer.dropped.update(tokenised.dropped)
+            kept = writer.append(features)
             others += [_texts(tokenised, number) for number in np.flatnonzero(kept)]
-        record = _record(writer).model_copy(update={"others": others})
+        record = _record(writer, noted).model_copy(update={"others": others})
         writer.rows.save(f"{folder}/{part.file(0)}", record)
 
 
@@ -100,9 +107,12 @@ def _texts(tokenised: Tokenised, number: int) -> dict[str, str]:
     return {f"{side}_pretokenized": texts[number] for side, texts in tokenised.texts.items()}
 
 
-def _record(writer: ExampleWriter) -> ShardRecord:
+def _record(writer: ExampleWriter, noted: Counter[str]) -> ShardRecord:
     return ShardRecord(
-        truncated=dict(+writer.truncated), dropped=dict(+writer.dropped), unknown_tokens=writer.unknown_tokens
+        truncated=dict(+writer.truncated),
+        dropped=dict(+writer.dropped),
+        noted=dict(noted),
+        unknown_tokens=writer.unknown_tokens,
     )
 
 
