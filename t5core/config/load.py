@@ -27,6 +27,7 @@ FREE_SETTINGS = (
     ("run", "root"),
     ("evaluate",),
     ("cluster",),
+    ("data", "workers"),
     ("train", "total_steps"),
     ("train", "segment_steps"),
     ("train", "checkpoint_period"),

@@ -23,6 +23,8 @@ from t5core.data.noise import CAPPED, Denoiser, SpanCorruption, noise_table, res
 from t5core.data.spans import span_mask, with_sentinels
 from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary
 
+# Those that make other examples in each pass.
+NOISY = ("span_corruption", "prefix_lm", "ul2")
 # What SeqIO gives a random preprocessor: two numbers, counted up from the seed. The second one gets the next two.
 _SEEDS_OF_A_STEP = 2
 

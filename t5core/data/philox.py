@@ -8,6 +8,8 @@ bits become numbers is `tf.random.stateless_uniform(alg="philox")` of TensorFlow
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float32, Int, Int64, UInt32, UInt64
 
@@ -23,7 +25,7 @@ _OUTPUTS = 4
 # The bits of a word that become a number.
 MANTISSA = 0x7FFFFF
 
-Words = tuple[UInt64[np.ndarray, "..."], ...]
+Words = tuple[Any, ...]  # uint64 arrays, or scalars of it, that broadcast
 
 
 def uniform_bits(seeds: Int64[np.ndarray, "n 2"], count: int) -> UInt32[np.ndarray, "n count"]:

@@ -54,6 +54,18 @@ class Part:
         return [self.file(number) for number in range(self.passes)]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All parts of a task, the longest to make first, and the features of its examples."""
+
+    sides: tuple[str, ...]
+    parts: tuple[Part, ...]
+
+    def has(self, split: str) -> bool:
+        """Tells whether the task has a split."""
+        return any(part.split == split for part in self.parts)
+
+
 class ShardRecord(StrictModel):
     """What became of the examples of a shard, counted as in a SplitRecord.
 

@@ -10,9 +10,9 @@ import numpy as np
 from t5core.data import worker
 from t5core.data.documents import Document, key_hash
 from t5core.data.examples import ExampleWriter
-from t5core.data.objectives import Objective, Tokenised
-from t5core.data.shards import Part, ShardRecord, ShardRows
-from t5core.data.sources import TRAIN, VALIDATION, Scan, TaskSource
+from t5core.data.objectives import NOISY, Objective, Tokenised, sides_of
+from t5core.data.shards import Part, Plan, ShardRecord, ShardRows
+from t5core.data.sources import TRAIN, VALIDATION, TaskSource
 from t5core.data.vocabulary import load_vocabulary
 from t5core.data.work import VALIDATION_SEED, Work, pass_seed
 
@@ -21,14 +21,15 @@ _BATCH_CHARACTERS = 1 << 20
 _SAMPLE_CHARACTERS = 4_000_000
 
 
-def parts(source: TaskSource, scan: Scan, *, passes: int) -> list[Part]:
-    """Returns the parts that the shards of a task are made of; `passes` are those that differ from one another."""
-    validation = [Part(split=VALIDATION, index=0, source=None, passes=1)] if scan.documents[VALIDATION] else []
-    train = [
-        Part(split=TRAIN, index=index, source=numbered_piece, passes=passes)
-        for index, numbered_piece in enumerate(source.pieces)
-    ]
-    return validation + train  # validation takes longest, as it looks at all documents
+def plan(work: Work) -> Plan:
+    """Returns the parts that the shards of a task are made of: pieces of its files, and its validation split."""
+    assert work.scan is not None, "the text was looked at before"
+    pieces = TaskSource(work.task, scan=work.scan).pieces
+    passes = work.data.passes if work.task.objective in NOISY else 1  # without noise all passes are alike
+    # Validation takes longest, as it looks at all documents.
+    parts = [Part(split=VALIDATION, index=0, source=None, passes=1)] if work.scan.documents[VALIDATION] else []
+    parts += [Part(split=TRAIN, index=index, source=piece, passes=passes) for index, piece in enumerate(pieces)]
+    return Plan(sides=sides_of(work.task), parts=tuple(parts))
 
 
 def make(work: Work, part: Part, folder: str) -> None:
@@ -97,7 +98,7 @@ class _Maker:
             noted.update(examples.noted)
             writer.dropped.update(tokenised.dropped)
             kept = writer.append(features)
-            others += [_texts(tokenised, number) for number in np.flatnonzero(kept)]
+            others += [_texts(tokenised, number) for number in np.flatnonzero(kept).tolist()]
         record = _record(writer, noted).model_copy(update={"others": others})
         writer.rows.save(f"{folder}/{part.file(0)}", record)
 
