@@ -71,6 +71,8 @@ _DECIDING_MODULES_OF_CACHES = (
 _DECIDING_LIBRARIES_OF_SEQIO = ("seqio", "sentencepiece", "tensorflow", "tensorflow-text")
 # Bytes that a process needs, about: one of ours, and one with TensorFlow in it.
 _MEMORY, _MEMORY_WITH_SEQIO = 300 << 20, 2 << 30
+# A process takes a second to start, and this many parts take longer.
+_PARTS_FOR_A_PROCESS = 4
 
 
 def materialise_task(request: TaskRequest) -> DatasetRef:
@@ -97,7 +99,9 @@ def materialise_task(request: TaskRequest) -> DatasetRef:
             return found
         try:
             made, kept = _made(work, folder, uri=uri, inputs=inputs)
-        except errors.UserError:
+        except errors.RecoverableError:
+            raise  # what is finished serves the next attempt
+        except Exception:
             folder.remove()
             raise
         folder.remove()
@@ -133,7 +137,8 @@ def _made(work: Work, folder: ShardFolder, *, uri: str, inputs: Mapping[str, str
 def _callers(work: Work, here: Caller, *, most: int) -> Iterator[Sequence[Caller]]:
     """Gives who makes the parts: `here` where one is enough, processes otherwise, which end with the block."""
     memory = _MEMORY if work.task.has_documents else _MEMORY_WITH_SEQIO
-    count = min(most, work.data.workers or pool.sensible_processes(memory_each=memory))
+    sensible = min(most // _PARTS_FOR_A_PROCESS, pool.sensible_processes(memory_each=memory))
+    count = min(most, work.data.workers or sensible)
     if count <= 1:
         yield [here]
         return
@@ -234,14 +239,13 @@ def task_parts(run: ResolvedRun, task: TaskConfig, vocabulary: VocabularyRef) ->
     if task.objective in NOISY:
         parts["seed"] = str(run.seed)
     data = TaskSource(task).digest() if task.cache is None else seqio_cache.digest(task.cache, task=task.name)
+    modules = _DECIDING_MODULES if task.has_documents else _DECIDING_MODULES_OF_CACHES
     return {
         **parts,
         "data": data,
         "filters": storage.fingerprint([task.invalid_utf8, filters.fingerprint(task)]),
         "objective": storage.fingerprint(_settings_that_count(task)),
-        "code": fingerprints.code_fingerprint(
-            *(_DECIDING_MODULES if task.has_documents else _DECIDING_MODULES_OF_CACHES)
-        ),
+        "code": fingerprints.code_fingerprint(*modules),
     }
 
 

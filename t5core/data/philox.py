@@ -32,7 +32,7 @@ def uniform_bits(seeds: Int64[np.ndarray, "n 2"], count: int) -> UInt32[np.ndarr
     """Returns the first `count` random words of each seed; more of them begin with the same ones."""
     blocks = np.arange(-(-count // _OUTPUTS), dtype=np.uint64)[None, :]
     words = _words(tuple(word[:, None] for word in _scrambled(seeds)), blocks)
-    return words.reshape(len(seeds), -1)[:, :count]
+    return words.reshape(len(seeds), blocks.size * _OUTPUTS)[:, :count]
 
 
 def ragged_uniform(seeds: Int64[np.ndarray, "n 2"], counts: Int[np.ndarray, " n"]) -> Float32[np.ndarray, " numbers"]:

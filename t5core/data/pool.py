@@ -91,9 +91,10 @@ def results(
     try:
         yield from executor.map(answer, calls)
     except BaseException:
+        waiting = [idle.get() for _ in range(idle.qsize())]
         for caller in callers:
-            if isinstance(caller, Worker):
-                caller.kill()
+            if isinstance(caller, Worker) and caller not in waiting:
+                caller.kill()  # its answer is not wanted any more
         raise
     finally:
         executor.shutdown(wait=True, cancel_futures=True)

@@ -113,6 +113,7 @@ class Worker:
     def kill(self) -> None:
         """Ends the child at once; a call under way fails with a RecoverableError."""
         self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         """Ends the child: at once if it waits for a call or still imports, else after a moment."""
