@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -141,6 +142,7 @@ def fitting_length(noise: Noise, *, inputs_length: int, targets_length: int) -> 
     return length
 
 
+@functools.cache
 def noise_table(noise: Noise, length: int) -> list[tuple[int, int, bool]]:
     """Returns how many tokens are noise, in how many spans, and whether those are capped, for 0 to `length` tokens."""
     return [(*noise.counts(size), noise.is_capped(size)) for size in range(length + 1)]

@@ -31,7 +31,10 @@ class TestFiles:
 
     def test_a_line_of_fifty_megabytes(self, tmp_path):
         file = write(tmp_path / "a.txt", b"x" * 50_000_000 + b"\nshort\n")
-        assert [len(row.columns["text"]) for row in files.rows(files.Piece(str(file)), columns=["text"])] == [50_000_000, 5]
+        assert [len(row.columns["text"]) for row in files.rows(files.Piece(str(file)), columns=["text"])] == [
+            50_000_000,
+            5,
+        ]
 
     def test_crlf_bom_and_line_separators_in_a_table(self, tmp_path):
         file = write(tmp_path / "a.tsv", "\ufefftext\tid\r\na\u2028b\t1\r\n\r\nc\x85d\t2\r\n")
