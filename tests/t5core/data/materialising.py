@@ -1,6 +1,6 @@
 """Materialises a task and assembles its mixture in a process of its own, to be killed or weighed by a test.
 
-Arguments: a request as JSON, bytes of a piece (0: as usual), and whether to assemble. Prints one line of JSON at the end.
+Arguments: a request as JSON, bytes of a piece (0: as usual), and whether to assemble. Prints a line of JSON at the end.
 """
 
 import json
