@@ -87,34 +87,35 @@ def materialise_task(request: TaskRequest) -> DatasetRef:
     run, task = request.run, task_named(request.run.config.data, request.task)
     check_task(run.config, task)
     inputs = task_parts(run, task, request.vocabulary)
-    uri, found, reason = manifest.reuse_or_reason(run.config.run.root, task.name, inputs)
-    if found is not None:
-        return found
-    work = Work(request=request, scan=_scanned(run.config.data, task) if task.has_documents else None)
-    folder = ShardFolder(uri)
-    with folder.claimed():
-        found = manifest.reuse_or_reason(run.config.run.root, task.name, inputs).found
-        if found is not None:  # somebody made it while this process waited
-            folder.remove()
-            return found
+
+    def make(uri: str) -> Manifest:
+        work = Work(request=request, scan=_scanned(run.config.data, task) if task.has_documents else None)
+        folder = ShardFolder(uri)
         try:
-            made, kept = _made(work, folder, uri=uri, inputs=inputs)
+            made = _made(work, folder, uri=uri, inputs=inputs)
         except errors.RecoverableError:
             raise  # what is finished serves the next attempt
         except Exception:
             folder.remove()
             raise
         folder.remove()
-    return manifest.reference(uri, made, reused=False, reason=reason + kept)
+        return made
+
+    return manifest.reuse_or_make(run.config.run.root, task.name, inputs, make)
 
 
-def _made(work: Work, folder: ShardFolder, *, uri: str, inputs: Mapping[str, str]) -> tuple[Manifest, str]:
-    """Returns the manifest of the new dataset, and how much of it was there from an earlier attempt."""
+def _made(work: Work, folder: ShardFolder, *, uri: str, inputs: Mapping[str, str]) -> Manifest:
+    """Returns the manifest of the new dataset, committed at `uri`."""
     maker = "t5core.data.text_shards" if work.task.has_documents else "t5core.data.seqio_materialise"
     here = pool.Here() if work.task.has_documents else worker.start()
     plan: Plan = here.call(f"{maker}:plan", work)
     there = folder.names()
     missing = [part for part in plan.parts if not there.issuperset(part.files)]
+    if len(missing) < len(plan.parts):
+        kept = len(plan.parts) - len(missing)
+        progress.say(
+            f"  tokenise {work.task.name}: {kept} of {len(plan.parts)} parts are there from an earlier attempt"
+        )
     with (
         progress.stage(f"tokenise {work.task.name}", total=None, unit="examples") as bar,
         _callers(work, here, most=len(missing)) as callers,
@@ -126,11 +127,9 @@ def _made(work: Work, folder: ShardFolder, *, uri: str, inputs: Mapping[str, str
     def examples_in_source() -> int:
         return work.scan.documents[TRAIN] if work.scan is not None else here.call(f"{maker}:examples_in_source", work)
 
-    made = gathering.gather(
+    return gathering.gather(
         work, plan, folder=folder.uri, uri=uri, inputs=inputs, examples_in_source=examples_in_source
     )
-    kept = len(plan.parts) - len(missing)
-    return made, f"; {kept} of {len(plan.parts)} parts were there from an earlier attempt" if kept else ""
 
 
 @contextlib.contextmanager

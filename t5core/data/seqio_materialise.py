@@ -123,7 +123,7 @@ def _make_validation(task: seqio.Task, work: Work, part: Part, folder: str) -> N
             for side in features
         }
         if writer.append(batch)[0]:
-            others.append({name: _plain(value) for name, value in example.items() if name not in features})
+            others.append({name: plain_value(value) for name, value in example.items() if name not in features})
     record = _record(writer).model_copy(update={"others": others, "sample": list(_texts_in(others))})
     writer.rows.save(f"{folder}/{part.file(0)}", record)
 
@@ -185,12 +185,12 @@ def _text_of(example: Mapping[str, Any], side: str) -> tuple[str, ...]:
     return (text.decode("utf-8", "replace"),) if isinstance(text, bytes) else ()
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Returns a value of an example as JSON can hold it."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, np.ndarray):
-        return [_plain(element) for element in value.tolist()]
+        return [plain_value(element) for element in value.tolist()]
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -7,23 +7,19 @@ named by the same fingerprint, and goes away once the dataset is committed.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import io
-import os
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from t5core import errors, progress, storage
+from t5core import errors, storage
 from t5core.config.base import StrictModel
 from t5core.data.converters import lengths_of
-from t5core.data.scratch import refusals_as_errors
 
 _RECORD = "record"
 
@@ -143,7 +139,7 @@ def load(uri: str) -> Shard:
         with np.load(io.BytesIO(storage.path(uri).read_bytes()), allow_pickle=False) as content:
             arrays = dict(content)
     except FileNotFoundError as error:
-        raise errors.RecoverableError(f"{uri} is gone: another run finished the same dataset; run again") from error
+        raise errors.RecoverableError(f"{uri} is gone while its dataset is made of it; run again") from error
     except (zipfile.BadZipFile, ValueError, EOFError) as error:
         storage.path(uri).unlink(missing_ok=True)
         raise errors.RecoverableError(f"{uri} was damaged and is deleted; run again") from error
@@ -160,36 +156,6 @@ class ShardFolder:
 
     def __init__(self, dataset: str) -> None:
         self.uri = f"{dataset.rstrip('/')}.shards"
-
-    @contextlib.contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Keeps other processes of this machine from making the same dataset; waits for one that does.
-
-        The kernel drops the claim when its holder dies, however it dies. On an object store there is none: there equal
-        fingerprints mean equal bytes, whoever writes them.
-        """
-        handle = None if storage.is_remote(self.uri) else self._lock()
-        try:
-            yield
-        finally:
-            if handle is not None:
-                os.close(handle)
-
-    def _lock(self) -> int:
-        """Returns the handle of the folder, locked."""
-        while True:
-            with refusals_as_errors(self.uri):
-                os.makedirs(self.uri, exist_ok=True)
-                handle = os.open(self.uri, os.O_RDONLY)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                progress.say(f"  another process makes {self.uri}; waiting for it")
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle), os.stat(self.uri)):
-                    return handle
-            os.close(handle)  # its holder removed it
 
     def names(self) -> set[str]:
         """Returns the names of the shards that are finished."""

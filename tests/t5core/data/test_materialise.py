@@ -237,7 +237,7 @@ class TestReuse:
         """The fingerprint decides before the worker is asked, so that nothing has to be made here."""
         datasets, _ = both
         asked = []
-        monkeypatch.setattr(materialise, "_made", lambda work, folder, *, uri, inputs: (asked.append(uri), ""))
+        monkeypatch.setattr(materialise, "_made", lambda work, folder, *, uri, inputs: asked.append(uri))
         monkeypatch.setattr(materialise.manifest, "reference", lambda uri, manifest, *, reused, reason: reason)
         tasks = [text_task(folder), rows_task(folder)]
         usual = {"rows": 512, "vocabulary": SPELT, "passes": 2}
