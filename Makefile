@@ -7,7 +7,7 @@ UV_VERSION := 0.13.9
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export FLYTE_SDK_LOGGING_LEVEL ?= 40
 
-.PHONY: help pretrain check test lint types contracts tests torture format constraints clean
+.PHONY: help pretrain check test lint types contracts tests torture benchmark-data benchmark-requirements format constraints clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,23 @@ tests: .venv/.installed ## all tests
 
 torture: .venv/.installed ## kill a small run 50 times at random moments and compare how each ends
 	@$(BIN)/python -m tests.torture $(ARGS)
+
+# Beam asks for other versions than the project runs with, so SeqIO's script gets an environment of its own.
+.venv-benchmark/.installed: benchmarks/requirements.txt .venv/.installed
+	@test -x .venv-benchmark/bin/python || $(PYTHON) -m venv .venv-benchmark
+	@$(BIN)/uv pip sync --quiet --python .venv-benchmark/bin/python benchmarks/requirements.txt
+	@touch $@
+
+benchmark-data: .venv-benchmark/.installed ## tokenising against SeqIO's cache script, reading against training
+	@$(BIN)/python -m benchmarks.data $(ARGS)
+
+NOT_FOR_BEAM := beartype|pillow|protobuf|pyarrow|sentencepiece
+benchmark-requirements: .venv/.installed ## refresh benchmarks/requirements.txt
+	@$(BIN)/uv pip compile --quiet --python $(BIN)/python --no-header --no-annotate \
+	  --constraint <(grep -vE '^($(NOT_FOR_BEAM))==' constraints.txt) \
+	  --override <(printf 'protobuf<7\npyarrow<26\nsentencepiece<0.2.3\n') pyproject.toml <(echo apache-beam) \
+	  | { echo "# SeqIO with Beam, at the versions that the benchmark ran with. Refresh: make benchmark-requirements"; cat; } > requirements.new
+	@mv requirements.new benchmarks/requirements.txt
 
 format: .venv/.installed ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .

@@ -165,6 +165,10 @@ class DataConfig(StrictModel):
     passes: PositiveInt = Field(
         default=1, description="times each corpus is written out, with its own order and noise; rows repeat after"
     )
+    workers: PositiveInt | None = Field(
+        default=None,
+        description="processes that tokenise; None: as many as cores and memory allow. The data do not depend on it",
+    )
     allow_missing_split: bool = Field(default=False, description="go on when a task lacks a validation split")
 
     @pydantic.model_validator(mode="after")

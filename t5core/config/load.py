@@ -28,6 +28,7 @@ FREE_SETTINGS = (
     ("evaluate",),
     ("cluster",),
     ("publish",),
+    ("data", "workers"),
     ("train", "total_steps"),
     ("train", "segment_steps"),
     ("train", "checkpoint_period"),

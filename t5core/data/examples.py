@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from t5core import errors
-from t5core.data.store import RowWriter
+from t5core.data.shards import ShardRows
 from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary
 
 
@@ -22,11 +22,31 @@ class Ragged:
       values: all tokens.
       sizes: tokens of each example.
       texts: the text behind each example, '' where it does not matter; () if there is none.
+      cut: which examples lost tokens, where that is known already.
     """
 
     values: Int[np.ndarray, " tokens"]
     sizes: Int[np.ndarray, " examples"]
     texts: tuple[str, ...] = ()
+    cut: Bool[np.ndarray, " examples"] | None = None
+
+    def first(self, count: int) -> Ragged:
+        """Returns the first `count` examples, or all if there are fewer."""
+        return Ragged(
+            values=self.values[: self.sizes[:count].sum()],
+            sizes=self.sizes[:count],
+            texts=self.texts[:count],
+            cut=None if self.cut is None else self.cut[:count],
+        )
+
+    def only(self, kept: Bool[np.ndarray, " examples"]) -> Ragged:
+        """Returns the examples where `kept` holds."""
+        return Ragged(
+            values=self.values[np.repeat(kept, self.sizes)],
+            sizes=self.sizes[kept],
+            texts=tuple(text for text, stays in zip(self.texts, kept, strict=False) if stays),
+            cut=None if self.cut is None else self.cut[kept],
+        )
 
     def padded(self, length: int) -> Int[np.ndarray, "examples length"]:
         """Returns one row for each example, cut or filled with 0 to `length`."""
@@ -43,14 +63,14 @@ class ExampleWriter:
     """Writes examples as rows and counts what became of them.
 
     Args:
-      rows: where they go; to be closed by who made them.
+      rows: where they go; to be saved by who made them.
       lengths: tokens of a row, by feature.
       vocabulary: spells every feature.
     """
 
     def __init__(
         self,
-        rows: RowWriter,
+        rows: ShardRows,
         *,
         lengths: Mapping[str, int],
         vocabulary: SentencePieceVocabulary | ByteVocabulary,
@@ -91,6 +111,8 @@ class ExampleWriter:
 
     def _was_cut(self, feature: Ragged, rows: Int[np.ndarray, "examples length"]) -> Bool[np.ndarray, " examples"]:
         """Returns which examples lost tokens: here, or already in the task, where the text tells by its beginning."""
+        if feature.cut is not None:
+            return feature.cut
         length = rows.shape[1]
         cut = feature.sizes > length
         suspects = [number for number, text in enumerate(feature.texts) if text and feature.sizes[number] == length]

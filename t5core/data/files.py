@@ -10,6 +10,7 @@ import contextlib
 import csv
 import hashlib
 import io
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +20,28 @@ from t5core import errors, storage
 from t5core.data import utf8
 
 _BOM = b"\xef\xbb\xbf"
-_BLOCK = 1 << 20
+BLOCK = 1 << 20
 # csv refuses longer fields by default; a document may well be one.
 LONGEST_FIELD = 1 << 30
 _PARQUET_ROWS = 1024
+
+
+class Piece(NamedTuple):
+    """A part of a file that can be read by itself: bytes [begin, end), or row groups of a Parquet file.
+
+    Attributes:
+      file: path or gs:// object.
+      begin: where it begins.
+      end: where it ends; None at the end of the file.
+      first: the number of its first line or row, counted from 1.
+      lines: how many lines or rows it has; there are no more documents in it.
+    """
+
+    file: str
+    begin: int = 0
+    end: int | None = None
+    first: int = 1
+    lines: int = 0
 
 
 class Row(NamedTuple):
@@ -82,7 +101,7 @@ def digest(file: str) -> str:
         content.update(listed.encode())
         return content.hexdigest()
     with opened(file) as handle:
-        while block := handle.read(_BLOCK):
+        while block := handle.read(BLOCK):
             content.update(block)
     return content.hexdigest()
 
@@ -97,18 +116,18 @@ def _listed_checksum(file: str) -> str | None:
     return found.get("md5Hash") or found.get("crc32c")
 
 
-def rows(file: str, *, columns: Sequence[str], tolerant: bool = False) -> Iterator[Row]:
-    """Yields the rows of `file` with just these columns as texts; what is null or a blank line comes as ''.
+def rows(piece: Piece, *, columns: Sequence[str], tolerant: bool = False) -> Iterator[Row]:
+    """Yields the rows of `piece` with just these columns as texts; what is null or a blank line comes as ''.
 
     Args:
-      file: path or gs:// object.
+      piece: of a file; `Piece(file)` is the whole.
       columns: those to read.
       tolerant: marks rows with bytes that are not UTF-8, with U+FFFD in their place, instead of refusing them.
 
     Raises:
       DataError: a column is missing, or a row cannot be read; the message names file and line.
     """
-    return _reader(file)(file, columns, tolerant)
+    return _reader(piece.file)(piece, columns, tolerant)
 
 
 def suffix(file: str) -> str:
@@ -116,7 +135,7 @@ def suffix(file: str) -> str:
     return os.path.splitext(file)[1].lower()
 
 
-def _reader(file: str) -> Callable[[str, Sequence[str], bool], Iterator[Row]]:
+def _reader(file: str) -> Callable[[Piece, Sequence[str], bool], Iterator[Row]]:
     readers = {".txt": _text, ".jsonl": _jsonl, ".tsv": _tsv, ".csv": _csv, ".parquet": _parquet}
     reader = readers.get(suffix(file))
     if reader is None:
@@ -137,7 +156,7 @@ def opened(file: str) -> Iterator[BinaryIO]:
                 with open(file, "rb") as handle:
                     yield handle
                 return
-            with fsspec.open(file, "rb") as remote, io.BufferedReader(cast("io.RawIOBase", remote), _BLOCK) as handle:
+            with fsspec.open(file, "rb") as remote, io.BufferedReader(cast("io.RawIOBase", remote), BLOCK) as handle:
                 yield handle
         except FileNotFoundError as error:
             raise errors.DataError(f"cannot read {file}: it is gone; check that it is there") from error
@@ -156,11 +175,16 @@ def _refusals_as_errors(file: str) -> Iterator[None]:
         raise errors.DataError(f"cannot read {file}: {reason}; {remedy}") from error
 
 
-def _lines(file: str, tolerant: bool) -> Iterator[tuple[str, str]]:
+def _lines(piece: Piece, tolerant: bool) -> Iterator[tuple[str, str]]:
     """Yields FILE:LINE and the line without its ending; a byte order mark is dropped."""
-    with opened(file) as handle:
-        for number, line in enumerate(handle, start=1):
-            place = f"{file}:{number}"
+    with opened(piece.file) as handle:
+        left = (handle.seek(0, os.SEEK_END) if piece.end is None else piece.end) - piece.begin
+        handle.seek(piece.begin)
+        for number, line in enumerate(handle, start=piece.first):
+            if left <= 0:
+                return
+            left -= len(line)
+            place = f"{piece.file}:{number}"
             content = line.removeprefix(_BOM) if number == 1 else line
             yield place, utf8.decoded(content, place=place, tolerant=tolerant).rstrip("\r\n")
 
@@ -176,14 +200,14 @@ def _row(place: str, values: Mapping[str, Any], *, tolerant: bool) -> Row:
     return Row(place, columns, mended)
 
 
-def _text(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
-    _require(columns, ("text",), place=file)
-    for place, line in _lines(file, tolerant):
+def _text(piece: Piece, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
+    _require(columns, ("text",), place=piece.file)
+    for place, line in _lines(piece, tolerant):
         yield _row(place, {"text": line}, tolerant=tolerant)
 
 
-def _jsonl(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
-    for place, line in _lines(file, tolerant):
+def _jsonl(piece: Piece, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
+    for place, line in _lines(piece, tolerant):
         if not line.strip():
             yield Row(place, dict.fromkeys(columns, ""))
             continue
@@ -204,19 +228,21 @@ def _json_object(line: str, *, place: str) -> dict[str, Any]:
     return content
 
 
-def _tsv(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
+def _tsv(piece: Piece, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
     """Reads tab-separated values, in which a quotation mark is a character like any other."""
-    records = ((place, line.split("\t") if line else []) for place, line in _lines(file, tolerant))
+    header = itertools.islice(_lines(Piece(piece.file), tolerant), 1 if piece.begin else 0)
+    lines = itertools.chain(header, _lines(piece, tolerant))
+    records = ((place, line.split("\t") if line else []) for place, line in lines)
     return _table(records, columns, tolerant)
 
 
-def _csv(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
+def _csv(piece: Piece, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
     csv.field_size_limit(LONGEST_FIELD)
-    return _table(_csv_records(file, tolerant), columns, tolerant)
+    return _table(_csv_records(piece.file, tolerant), columns, tolerant)
 
 
 def _csv_records(file: str, tolerant: bool) -> Iterator[tuple[str, list[str]]]:
-    reader = csv.reader((line + "\n" for _, line in _lines(file, tolerant)), strict=True)
+    reader = csv.reader((line + "\n" for _, line in _lines(Piece(file), tolerant)), strict=True)
     while True:
         begin = reader.line_num + 1
         try:
@@ -245,27 +271,32 @@ def _table(records: Iterator[tuple[str, list[str]]], columns: Sequence[str], tol
         yield _row(place, {name: fields[name] for name in columns}, tolerant=tolerant)
 
 
-def _parquet(file: str, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
+@contextlib.contextmanager
+def parquet_file(file: str) -> Iterator[Any]:
+    """Gives the `pyarrow.parquet.ParquetFile` of `file`, with what Arrow refuses as errors of one line."""
     import pyarrow
     from pyarrow import parquet
 
     with opened(file) as handle:
         try:
-            table = parquet.ParquetFile(handle)
-            _require(columns, table.schema_arrow.names, place=file)
-            number = 0
-            for batch in table.iter_batches(batch_size=_PARQUET_ROWS, columns=list(columns)):
-                values = {name: _cells(batch.column(name)) for name in columns}
-                for index in range(batch.num_rows):
-                    number += 1
-                    place = f"{file}:{number}"
-                    record = {
-                        name: _cell(cells[index], place=place, tolerant=tolerant) for name, cells in values.items()
-                    }
-                    yield _row(place, record, tolerant=tolerant)
+            yield parquet.ParquetFile(handle)
         except pyarrow.ArrowException as error:
             reason = " ".join(str(error).split())
             raise errors.DataError(f"{file} is not a Parquet file, or damaged ({reason}); write it again") from error
+
+
+def _parquet(piece: Piece, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
+    with parquet_file(piece.file) as table:
+        _require(columns, table.schema_arrow.names, place=piece.file)
+        number = piece.first - 1
+        groups = list(range(piece.begin, table.num_row_groups if piece.end is None else piece.end))
+        for batch in table.iter_batches(batch_size=_PARQUET_ROWS, columns=list(columns), row_groups=groups):
+            values = {name: _cells(batch.column(name)) for name in columns}
+            for index in range(batch.num_rows):
+                number += 1
+                place = f"{piece.file}:{number}"
+                record = {name: _cell(cells[index], place=place, tolerant=tolerant) for name, cells in values.items()}
+                yield _row(place, record, tolerant=tolerant)
 
 
 def _cells(array: Any) -> list[Any]:

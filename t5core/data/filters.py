@@ -37,6 +37,36 @@ def document_filters(task: TaskConfig, *, columns: Sequence[str]) -> tuple[Filte
     )
 
 
+class TokenLimit(NamedTuple):
+    """How many tokens a feature of a document may have, and what a drop is called."""
+
+    feature: str
+    minimum: int
+    maximum: int | None
+    reason: str
+
+
+def token_limits(task: TaskConfig) -> tuple[TokenLimit, ...]:
+    """Returns the filters of `task` that count tokens, one for each filter and feature.
+
+    Raises:
+      ConfigError: a filter names a feature that documents do not have before the objective is applied.
+    """
+    sides = ("inputs", "targets") if task.objective == "supervised" else ("targets",)
+    limits: list[TokenLimit] = []
+    for entry in task.filters:
+        if not entry.counts_tokens:
+            continue
+        if entry.column is not None and entry.column not in sides:
+            raise errors.ConfigError(
+                f"task {task.name!r}: filter {entry.reason!r} counts the tokens of {entry.column!r}, which objective "
+                f"{task.objective!r} does not have before it is applied; use 'targets'"
+            )
+        looked_at = sides if entry.column is None else (entry.column,)
+        limits += [TokenLimit(side, entry.min_tokens or 0, entry.max_tokens, entry.reason) for side in looked_at]
+    return tuple(limits)
+
+
 def fingerprint(task: TaskConfig, *, tokens: bool = True) -> str:
     """Returns what decides which documents the filters of `task` leave, functions by the code of their modules.
 

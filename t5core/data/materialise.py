@@ -5,64 +5,80 @@ TensorFlow-free: what needs SeqIO runs in the worker, which is not even started 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from t5core import errors, fingerprints, progress, storage
 from t5core.config.data_schema import DataConfig, TaskConfig
 from t5core.config.edges import DatasetRef, ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import PretrainConfig
-from t5core.data import filters, manifest, seqio_cache, worker
+from t5core.data import filters, gathering, manifest, pool, seqio_cache, worker
 from t5core.data.manifest import Manifest
 from t5core.data.noise import SpanCorruption
+from t5core.data.objectives import NOISY
+from t5core.data.pool import Caller
+from t5core.data.shards import Plan, ShardFolder
 from t5core.data.sources import TRAIN, VALIDATION, Scan, TaskSource, columns_of
+from t5core.data.work import Work, task_named
 from t5core.evaluation import metric_functions
 
 _DECIDING_MODULES = (
+    "t5core.data.chunks",
     "t5core.data.corpus",
     "t5core.data.documents",
     "t5core.data.examples",
     "t5core.data.files",
     "t5core.data.filters",
-    "t5core.data.materialise",
+    "t5core.data.gathering",
+    "t5core.data.noise",
+    "t5core.data.objectives",
+    "t5core.data.philox",
+    "t5core.data.pieces",
+    "t5core.data.shards",
+    "t5core.data.sources",
+    "t5core.data.spans",
+    "t5core.data.store",
+    "t5core.data.templates",
+    "t5core.data.text_shards",
+    "t5core.data.utf8",
+    "t5core.data.vocabulary",
+    "t5core.data.work",
+    "t5core.data.zarr",
+)
+_DECIDING_LIBRARIES = ("numpy", "sentencepiece")
+_DECIDING_MODULES_OF_SEQIO = (
+    "t5core.data.examples",
+    "t5core.data.gathering",
+    "t5core.data.seqio_materialise",
+    "t5core.data.shards",
+    "t5core.data.store",
+    "t5core.data.work",
+    "t5core.data.zarr",
+)
+_DECIDING_MODULES_OF_CACHES = (
+    *_DECIDING_MODULES_OF_SEQIO,
+    "t5core.data.chunks",
+    "t5core.data.filters",
     "t5core.data.noise",
     "t5core.data.preprocessors",
     "t5core.data.seqio_cached",
     "t5core.data.seqio_counts",
-    "t5core.data.seqio_materialise",
     "t5core.data.seqio_spans",
     "t5core.data.seqio_tasks",
-    "t5core.data.sources",
-    "t5core.data.store",
-    "t5core.data.templates",
-    "t5core.data.utf8",
     "t5core.data.vocabulary",
-    "t5core.data.zarr",
 )
-_DECIDING_LIBRARIES = ("seqio", "sentencepiece", "tensorflow", "tensorflow-text")
-_DECIDING_MODULES_OF_REGISTERED = (
-    "t5core.data.examples",
-    "t5core.data.materialise",
-    "t5core.data.seqio_materialise",
-    "t5core.data.store",
-    "t5core.data.zarr",
-)
-_NOISY = ("span_corruption", "prefix_lm", "ul2")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Work:
-    """What the worker is told: the task, where the dataset belongs, and what its text holds (None: SeqIO's own)."""
-
-    request: TaskRequest
-    uri: str
-    parts: dict[str, str]
-    scan: Scan | None
+_DECIDING_LIBRARIES_OF_SEQIO = ("seqio", "sentencepiece", "tensorflow", "tensorflow-text")
+# Bytes that a process needs, about: one of ours, and one with TensorFlow in it.
+_MEMORY, _MEMORY_WITH_SEQIO = 300 << 20, 2 << 30
+# A process takes a second to start, and this many parts take longer.
+_PARTS_FOR_A_PROCESS = 4
 
 
 def materialise_task(request: TaskRequest) -> DatasetRef:
     """Returns the dataset of one task: the one that is there already, or a new one.
+
+    A new one is made shard by shard, by `data.workers` processes; what an earlier attempt finished is kept.
 
     Raises:
       ConfigError: the task cannot work as configured.
@@ -70,28 +86,67 @@ def materialise_task(request: TaskRequest) -> DatasetRef:
     """
     run, task = request.run, task_named(request.run.config.data, request.task)
     check_task(run.config, task)
-    parts = task_parts(run, task, request.vocabulary)
+    inputs = task_parts(run, task, request.vocabulary)
 
     def make(uri: str) -> Manifest:
-        worker.start()  # TensorFlow is imported while the text is looked at
-        scan = _scanned(run.config.data, task) if task.has_documents else None
-        with progress.stage(f"tokenise {task.name}", total=None, unit="examples") as bar:
-            work = Work(request=request, uri=uri, parts=parts, scan=scan)
-            return worker.call("t5core.data.seqio_materialise:materialise", work, on_progress=bar.advance)
+        work = Work(request=request, scan=_scanned(run.config.data, task) if task.has_documents else None)
+        folder = ShardFolder(uri)
+        try:
+            made = _made(work, folder, uri=uri, inputs=inputs)
+        except errors.RecoverableError:
+            raise  # what is finished serves the next attempt
+        except Exception:
+            folder.remove()
+            raise
+        folder.remove()
+        return made
 
-    return manifest.reuse_or_make(run.config.run.root, task.name, parts, make)
+    return manifest.reuse_or_make(run.config.run.root, task.name, inputs, make)
 
 
-def task_named(data: DataConfig, name: str) -> TaskConfig:
-    """Returns the task called `name`.
+def _made(work: Work, folder: ShardFolder, *, uri: str, inputs: Mapping[str, str]) -> Manifest:
+    """Returns the manifest of the new dataset, committed at `uri`."""
+    maker = "t5core.data.text_shards" if work.task.has_documents else "t5core.data.seqio_materialise"
+    here = pool.Here() if work.task.has_documents else worker.start()
+    plan: Plan = here.call(f"{maker}:plan", work)
+    there = folder.names()
+    missing = [part for part in plan.parts if not there.issuperset(part.files)]
+    if len(missing) < len(plan.parts):
+        kept = len(plan.parts) - len(missing)
+        progress.say(
+            f"  tokenise {work.task.name}: {kept} of {len(plan.parts)} parts are there from an earlier attempt"
+        )
+    with (
+        progress.stage(f"tokenise {work.task.name}", total=None, unit="examples") as bar,
+        _callers(work, here, most=len(missing)) as callers,
+    ):
+        calls = [(work, part, folder.uri) for part in missing]
+        for _ in pool.results(f"{maker}:make", calls, callers=callers, on_progress=bar.advance):
+            pass
 
-    Raises:
-      ConfigError: there is none; the message gives the nearest.
-    """
-    for task in data.tasks:
-        if task.name == name:
-            return task
-    raise errors.ConfigError(errors.unknown_name("task", name, (task.name for task in data.tasks)))
+    def examples_in_source() -> int:
+        return work.scan.documents[TRAIN] if work.scan is not None else here.call(f"{maker}:examples_in_source", work)
+
+    return gathering.gather(
+        work, plan, folder=folder.uri, uri=uri, inputs=inputs, examples_in_source=examples_in_source
+    )
+
+
+@contextlib.contextmanager
+def _callers(work: Work, here: Caller, *, most: int) -> Iterator[Sequence[Caller]]:
+    """Gives who makes the parts: `here` where one is enough, processes otherwise, which end with the block."""
+    memory = _MEMORY if work.task.has_documents else _MEMORY_WITH_SEQIO
+    sensible = min(most // _PARTS_FOR_A_PROCESS, pool.sensible_processes(memory_each=memory))
+    count = min(most, work.data.workers or sensible)
+    if count <= 1:
+        yield [here]
+        return
+    with contextlib.ExitStack() as started:
+        processes = []
+        for _ in range(count if work.task.has_documents else count - 1):
+            processes.append(worker.Worker(preload="t5core.data.text_shards" if work.task.has_documents else "seqio"))
+            started.callback(processes[-1].close)
+        yield processes if work.task.has_documents else [here, *processes]
 
 
 def check_task(config: PretrainConfig, task: TaskConfig) -> None:
@@ -170,23 +225,26 @@ def task_parts(run: ResolvedRun, task: TaskConfig, vocabulary: VocabularyRef) ->
         "validation": storage.fingerprint(
             [task.validation_fraction, task.max_validation_examples, settings.allow_missing_split]
         ),
-        "libraries": fingerprints.library_versions(*_DECIDING_LIBRARIES),
+        "libraries": fingerprints.library_versions(
+            *(_DECIDING_LIBRARIES if task.has_documents else _DECIDING_LIBRARIES_OF_SEQIO)
+        ),
     }
     if task.is_seqio:
         assert settings.module is not None, "the configuration checks that"
         arguments = (task.name, settings.module, settings.seqio_cache_dirs, task.use_cached)
         described = worker.call("t5core.data.seqio_registered:describe_task", *arguments)
-        ours = fingerprints.code_fingerprint(*_DECIDING_MODULES_OF_REGISTERED)
+        ours = fingerprints.code_fingerprint(*_DECIDING_MODULES_OF_SEQIO)
         return {**parts, "seed": str(run.seed), "data": described["data"], "code": f"{described['code']}+{ours}"}
-    if task.objective in _NOISY:
+    if task.objective in NOISY:
         parts["seed"] = str(run.seed)
     data = TaskSource(task).digest() if task.cache is None else seqio_cache.digest(task.cache, task=task.name)
+    modules = _DECIDING_MODULES if task.has_documents else _DECIDING_MODULES_OF_CACHES
     return {
         **parts,
         "data": data,
         "filters": storage.fingerprint([task.invalid_utf8, filters.fingerprint(task)]),
         "objective": storage.fingerprint(_settings_that_count(task)),
-        "code": fingerprints.code_fingerprint(*_DECIDING_MODULES),
+        "code": fingerprints.code_fingerprint(*modules),
     }
 
 

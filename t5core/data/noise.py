@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from t5core import errors
 from t5core.config.preprocessing_schema import DenoiserConfig
+
+CAPPED = "spans capped by the number of sentinels"
 
 
 class Noise(Protocol):
@@ -136,6 +140,63 @@ def fitting_length(noise: Noise, *, inputs_length: int, targets_length: int) -> 
     ):
         length += 1
     return length
+
+
+@functools.cache
+def noise_table(noise: Noise, length: int) -> list[tuple[int, int, bool]]:
+    """Returns how many tokens are noise, in how many spans, and whether those are capped, for 0 to `length` tokens."""
+    return [(*noise.counts(size), noise.is_capped(size)) for size in range(length + 1)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Denoiser:
+    """A denoiser of a mixture: the tokens of its mode, its noise, and the most tokens of text that fit with it."""
+
+    mode: list[int]
+    noise: Noise
+    length: int
+
+
+def resolved_denoisers(
+    denoisers: Sequence[DenoiserConfig],
+    *,
+    spelt: Mapping[str, list[int]],
+    unk_id: int | None,
+    sentinels: int,
+    lengths: Mapping[str, int],
+    task: str,
+) -> list[Denoiser]:
+    """Returns what `denoisers` come to in a vocabulary.
+
+    Args:
+      denoisers: of the mixture.
+      spelt: the tokens of each mode token.
+      unk_id: the token of what the vocabulary cannot spell.
+      sentinels: how many the vocabulary has.
+      lengths: of inputs and targets with EOS.
+      task: for messages.
+
+    Raises:
+      ConfigError: the vocabulary has no sentinels, cannot spell a mode token, or a length holds no corrupted text.
+    """
+    found = []
+    for denoiser in denoisers:
+        mode = spelt[denoiser.mode_token] if denoiser.mode_token else []
+        if unk_id in mode:
+            raise errors.ConfigError(
+                f"task {task!r}: the vocabulary cannot spell mode_token={denoiser.mode_token!r}; use characters that "
+                "it knows, or data.vocabulary.byte_fallback"
+            )
+        noise = noise_of(denoiser, sentinels=sentinels, task=task)
+        length = fitting_length(noise, inputs_length=lengths["inputs"] - len(mode), targets_length=lengths["targets"])
+        if length < 2:
+            raise errors.ConfigError(
+                f"task {task!r}: feature lengths inputs={lengths['inputs']}, targets={lengths['targets']} hold no text "
+                f"corrupted by denoiser {denoiser.mode_token!r} with noise_density={denoiser.noise_density}, whose "
+                f"mode token takes {len(mode)}; make them longer"
+            )
+        found.append(Denoiser(mode=mode, noise=noise, length=length))
+    return found
 
 
 def _require_sentinels(sentinels: int, *, task: str) -> None:

@@ -24,16 +24,14 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from t5core import errors
 from t5core.config.preprocessing_schema import UL2_DENOISERS, DenoiserConfig
 from t5core.data import seqio_counts, templates
-from t5core.data.noise import Noise, SpanCorruption, fitting_length, noise_of
+from t5core.data.chunks import FOLD, MAX_CHUNKS, SPREAD
+from t5core.data.noise import CAPPED, SpanCorruption, noise_table, resolved_denoisers
 from t5core.data.seqio_spans import number_of_sentinels, span_mask, with_sentinels
 
 IDENTITY = "example_id"
 _CHUNK, _SIZE, _DENOISER = "chunk", "size", "denoiser"
-CAPPED = "spans capped by the number of sentinels"
-_MAX_CHUNKS = 1 << 24
 
 # TensorFlow's stubs know too little of tensors: no operators, and too few arguments of `map`.
 Tensor = Any
@@ -172,7 +170,7 @@ def span_corruption(
     length = noise.chunk_length(
         inputs_length=sequence_length["inputs"], targets_length=sequence_length["targets"], task=name
     )
-    table = tf.constant([(*noise.counts(n), noise.is_capped(n)) for n in range(length + 1)], tf.int32)
+    table = tf.constant(noise_table(noise, length), tf.int32)
 
     def corrupt(example: Example, seed: Tensor) -> Example:
         return _with_hidden_spans(example["targets"], table, seed=seed, first_sentinel=vocabulary.vocab_size - 1)
@@ -219,15 +217,17 @@ def mixture_of_denoisers(
     without a sentinel, and mode tokens are spelt by the vocabulary as any text is.
     """
     vocabulary = output_features["targets"].vocabulary
-    sentinels, modes = number_of_sentinels(vocabulary), [_spelt(d.mode_token, vocabulary, name) for d in denoisers]
-    noises = [noise_of(denoiser, sentinels=sentinels, task=name) for denoiser in denoisers]
-    lengths = [
-        _piece_length(denoiser, sequence_length, noise=noise, mode=mode, name=name)
-        for denoiser, noise, mode in zip(denoisers, noises, modes, strict=True)
-    ]
-    tables = tf.constant(
-        [[(*noise.counts(n), noise.is_capped(n)) for n in range(max(lengths) + 1)] for noise in noises], tf.int32
+    mode_tokens = {d.mode_token: list(map(int, vocabulary.encode(d.mode_token))) for d in denoisers}
+    resolved = resolved_denoisers(
+        denoisers,
+        spelt=mode_tokens,
+        unk_id=vocabulary.unk_id,
+        sentinels=number_of_sentinels(vocabulary),
+        lengths=sequence_length,
+        task=name,
     )
+    modes, lengths = [each.mode for each in resolved], [each.length for each in resolved]
+    tables = tf.constant([noise_table(each.noise, max(lengths)) for each in resolved], tf.int32)
     is_suffix = tf.constant([denoiser.noise == "suffix" for denoiser in denoisers])
     prefixes = tf.ragged.constant(modes, dtype=tf.int32)
 
@@ -244,27 +244,6 @@ def mixture_of_denoisers(
 
     pieces = _pieces(dataset, lengths=lengths, rates=[denoiser.rate for denoiser in denoisers])
     return _map_with_seed(pieces, corrupt)
-
-
-def _spelt(mode_token: str, vocabulary: seqio.Vocabulary, name: str) -> list[int]:
-    ids = list(map(int, vocabulary.encode(mode_token))) if mode_token else []
-    if vocabulary.unk_id in ids:
-        raise errors.ConfigError(
-            f"task {name!r}: the vocabulary cannot spell mode_token={mode_token!r}; use characters that it knows, or "
-            "data.vocabulary.byte_fallback"
-        )
-    return ids
-
-
-def _piece_length(denoiser: DenoiserConfig, lengths: Lengths, *, noise: Noise, mode: list[int], name: str) -> int:
-    length = fitting_length(noise, inputs_length=lengths["inputs"] - len(mode), targets_length=lengths["targets"])
-    if length < 2:
-        raise errors.ConfigError(
-            f"task {name!r}: feature lengths inputs={lengths['inputs']}, targets={lengths['targets']} hold no text "
-            f"corrupted by denoiser {denoiser.mode_token!r} with noise_density={denoiser.noise_density}, whose mode "
-            f"token takes {len(mode)}; make them longer"
-        )
-    return length
 
 
 def _pieces(dataset: tf.data.Dataset, *, lengths: Sequence[int], rates: Sequence[float]) -> tf.data.Dataset:
@@ -288,7 +267,7 @@ def _pieces(dataset: tf.data.Dataset, *, lengths: Sequence[int], rates: Sequence
             pieces[IDENTITY] = tf.fill([count], example[IDENTITY])
         return pieces
 
-    whole = dataset.map(lambda example: {**example, _SIZE: tf.size(example["targets"]), _CHUNK: _MAX_CHUNKS - 1})
+    whole = dataset.map(lambda example: {**example, _SIZE: tf.size(example["targets"]), _CHUNK: MAX_CHUNKS - 1})
     return _map_with_seed(whole, cut).unbatch()
 
 
@@ -348,6 +327,8 @@ def _map_with_seed(dataset: tf.data.Dataset, function: Callable[[Example, Tensor
 
 def _identity_of(example: Example) -> Tensor:
     """Returns int64[2] that tells examples apart: a hash of the tokens, and where in the corpus they stand."""
-    content = tf.bitcast(tf.fingerprint(example["targets"][tf.newaxis])[0], tf.int64)
+    tokens = tf.cast(example["targets"], tf.int64)
+    mixed = tokens * SPREAD[0] + tf.range(tf.size(tokens, tf.int64)) * SPREAD[1]
+    content = tf.reduce_sum(tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, FOLD)) * SPREAD[2])
     document = tf.cast(example.get(IDENTITY, tf.constant(0, tf.int64)), tf.int64)
-    return tf.stack([content, document * _MAX_CHUNKS + tf.cast(example[_CHUNK], tf.int64)])
+    return tf.stack([content, document * MAX_CHUNKS + tf.cast(example[_CHUNK], tf.int64)])

@@ -11,10 +11,10 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from t5core import errors, storage
+from t5core import storage
 from t5core.config.data_schema import TaskConfig
 from t5core.config.edges import VocabularyRef
-from t5core.data import preprocessors
+from t5core.data import filters, preprocessors
 from t5core.data.documents import Document
 from t5core.data.sources import TaskSource
 from t5core.data.vocabulary import ByteVocabulary, load_vocabulary
@@ -81,27 +81,9 @@ def _preprocessors(config: TaskConfig) -> list[Step]:
 
 def token_filters(config: TaskConfig) -> list[Step]:
     """Returns the steps that leave out tokenised examples by their length, one for each filter and feature."""
-    sides = ("inputs", "targets") if config.objective == "supervised" else ("targets",)
-    steps: list[Step] = []
-    for entry in config.filters:
-        if not entry.counts_tokens:
-            continue
-        if entry.column is not None and entry.column not in sides:
-            raise errors.ConfigError(
-                f"task {config.name!r}: filter {entry.reason!r} counts the tokens of {entry.column!r}, which objective "
-                f"{config.objective!r} does not have before it is applied; use 'targets'"
-            )
-        steps += [
-            functools.partial(
-                preprocessors.drop_by_length,
-                feature=side,
-                minimum=entry.min_tokens or 0,
-                maximum=entry.max_tokens,
-                reason=entry.reason,
-            )
-            for side in (sides if entry.column is None else (entry.column,))
-        ]
-    return steps
+    return [
+        functools.partial(preprocessors.drop_by_length, **limit._asdict()) for limit in filters.token_limits(config)
+    ]
 
 
 def unsupervised(config: TaskConfig) -> list[Step]:
@@ -135,17 +117,15 @@ def _documents(source: TaskSource, split: str, shuffle_files: bool, seed: int | 
 
 def _batches(source: TaskSource, split: str) -> Iterator[dict[str, Any]]:
     """Yields documents by the hundreds, as crossing from Python to TensorFlow costs the same for one."""
-    begin = 0
-    for batch in _in_batches(source.documents(split)):
-        columns = {name: [document.columns[name] for document in batch] for name in source.columns}
-        yield {**columns, preprocessors.IDENTITY: np.arange(begin, begin + len(batch))}
-        begin += len(batch)
+    for batch in _in_batches(source.numbered(split)):
+        columns = {name: [document.columns[name] for _, document in batch] for name in source.columns}
+        yield {**columns, preprocessors.IDENTITY: np.array([number for number, _ in batch])}
 
 
-def _in_batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def _in_batches(numbered: Iterable[tuple[int, Document]]) -> Iterator[list[tuple[int, Document]]]:
     batch, characters = [], 0
-    for document in documents:
-        batch.append(document)
+    for number, document in numbered:
+        batch.append((number, document))
         characters += sum(map(len, document.columns.values()))
         if len(batch) == _BATCH or characters >= _BATCH_CHARACTERS:
             yield batch

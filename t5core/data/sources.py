@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from t5core import errors, storage
 from t5core.config.data_schema import TaskConfig
-from t5core.data import corpus, files, filters, templates
+from t5core.data import corpus, files, filters, pieces, templates
 from t5core.data.documents import Document, HoldOut, Share, Tally, hold_out_all, key_hash
+from t5core.data.files import Piece
 
 TRAIN, VALIDATION = "train", "validation"
 BLANK, HELD_OUT = "blank", "also in validation_files"
@@ -104,6 +105,19 @@ class TaskSource:
             )
         return kept
 
+    @functools.cached_property
+    def pieces(self) -> tuple[tuple[int, Piece], ...]:
+        """The parts of what there is to train on, each with the number of its first document, in order.
+
+        A piece has numbers for all of its lines, so some stay free; what matters is that each document keeps its own,
+        whichever piece is read first.
+        """
+        if self._task.builtin:
+            return ((0, Piece(self._task.builtin)),)
+        found = [piece for file in self._train_files for piece in pieces.pieces(file)]
+        before = itertools.accumulate((piece.lines for piece in found), initial=0)
+        return tuple(zip(before, found, strict=False))
+
     def digest(self) -> str:
         """Returns the digest of everything that the documents are made from, wherever it lies."""
         if self._task.builtin:
@@ -174,15 +188,23 @@ class TaskSource:
             "held out; add text or lower validation_fraction"
         )
 
-    def documents(self, split: str) -> Iterator[Document]:
-        """Returns the documents of a split.
+    def numbered(self, split: str) -> Iterator[tuple[int, Document]]:
+        """Yields the documents of a split, each with its number."""
+        if split != TRAIN:
+            yield from enumerate(self.documents(split))
+            return
+        for first, piece in self.pieces:
+            yield from enumerate(self.documents(TRAIN, piece=piece), start=first)
+
+    def documents(self, split: str, *, piece: Piece | None = None) -> Iterator[Document]:
+        """Returns the documents of a split, or those of the training split that are in `piece`.
 
         Those to train on come in the order of the source. Held-out ones come in the order of their hashes, which is a
         random sample of the source however many are taken, and max_validation_examples of them at most.
         """
         hold_out = self.scan.hold_out
         if split == TRAIN:
-            usable = self._usable(self._named_for(TRAIN))
+            usable = self._usable(self._named_for(TRAIN, piece))
             return (document for document in usable if not hold_out.holds(document.key))
         limit = self._task.max_validation_examples
         if self._task.validation_files:
@@ -196,11 +218,12 @@ class TaskSource:
         chosen = sorted(numbered) if limit is None else heapq.nsmallest(limit, numbered)
         return [document for _, _, document in chosen]
 
-    def _named_for(self, split: str) -> Iterator[Document]:
+    def _named_for(self, split: str, piece: Piece | None = None) -> Iterator[Document]:
         """Returns every document that the task names for `split`, before any is held out or left out."""
         if self._task.builtin:
             return iter(self._builtin()) if split == TRAIN else iter(())
-        return self._in_files(self._train_files if split == TRAIN else self._validation_files)
+        named = self._train_files if split == TRAIN else self._validation_files
+        return self._in_pieces(map(Piece, named) if piece is None else (piece,))
 
     def _builtin(self) -> tuple[Document, ...]:
         assert self._task.builtin is not None
@@ -211,10 +234,10 @@ class TaskSource:
                 raise errors.DataError(f"task {self._task.name!r}: {message}")
         return documents
 
-    def _in_files(self, names: Iterable[str]) -> Iterator[Document]:
+    def _in_pieces(self, found: Iterable[Piece]) -> Iterator[Document]:
         tolerant = self._task.invalid_utf8 != "error"
-        for file in names:
-            for place, columns, mended in files.rows(file, columns=self.columns, tolerant=tolerant):
+        for piece in found:
+            for place, columns, mended in files.rows(piece, columns=self.columns, tolerant=tolerant):
                 key = "\x1f".join(columns[name] for name in self._key_columns)
                 yield Document(columns=columns, key=key, place=place, mended=mended)
 

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any
 
@@ -108,7 +108,12 @@ class Worker:
         last = [line for line in lines if not _CHATTER.match(line)][-1:] or ["it said nothing"]
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         hint = "give it more memory" if code == -signal.SIGKILL else "run again"
-        return f"the SeqIO worker died ({how}) in {target}: {last[0]}; {hint}"
+        return f"the data worker died ({how}) in {target}: {last[0]}; {hint}"
+
+    def kill(self) -> None:
+        """Ends the child at once; a call under way fails with a RecoverableError."""
+        self._process.kill()
+        self._process.wait()
 
     def close(self) -> None:
         """Ends the child: at once if it waits for a call or still imports, else after a moment."""
@@ -156,20 +161,31 @@ def stop() -> None:
 
 atexit.register(stop)
 
-# In the child: the line to the parent.
-_parent: Connection | None = None
+# Who is told of progress: in the child, the parent.
+_listener: Callable[[int], None] | None = None
 
 
 def report(amount: int) -> None:
-    """Tells the parent, from inside a call, that `amount` more units are done; elsewhere it does nothing."""
-    if _parent is not None:
-        _parent.send(("progress", amount))
+    """Tells whoever called, from inside a call, that `amount` more units are done; elsewhere it does nothing."""
+    if _listener is not None:
+        _listener(amount)
+
+
+@contextlib.contextmanager
+def reporting_to(listener: Callable[[int], None] | None) -> Iterator[None]:
+    """Has `report` tell `listener`, for a call that is answered in this process."""
+    global _listener  # noqa: PLW0603 - one for the process
+    before, _listener = _listener, listener
+    try:
+        yield
+    finally:
+        _listener = before
 
 
 def serve(line: Connection, *, parent: int, preload: str) -> None:
     """Answers calls from `line` until it closes; this is the child's whole life."""
-    global _parent  # noqa: PLW0603 - one for the process
-    _parent = line
+    global _listener  # noqa: PLW0603 - one for the process
+    _listener = lambda amount: line.send(("progress", amount))  # noqa: E731 - a def would be no shorter
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     importlib.import_module(preload)
@@ -205,7 +221,7 @@ def _portable(error: Exception, *, target: str) -> Exception:
         portable = error
     else:
         portable = RuntimeError(f"{target}: {type(error).__name__}: {error}")
-    portable.add_note(f"in the SeqIO worker:\n{trace}")
+    portable.add_note(f"in the data worker:\n{trace}")
     portable.__cause__ = portable.__context__ = None
     return portable
 

@@ -9,7 +9,7 @@ from typing import Any
 from t5core import errors
 from t5core.config.data_schema import DataConfig
 from t5core.data import store, worker
-from t5core.data.materialise import task_named
+from t5core.data.work import task_named
 from t5core.evaluation import metric_functions
 
 _EXAMPLES_FILE = "validation.jsonl"

@@ -91,7 +91,7 @@ def _of_heads(task: TaskConfig, names: Sequence[str]) -> Sample:
 
 def _head(name: str, *, columns: Sequence[str], characters: int) -> Iterable[Mapping[str, str]]:
     taken = 0
-    for row in files.rows(name, columns=columns):
+    for row in files.rows(files.Piece(name), columns=columns):
         if taken >= characters:
             return
         taken += sum(map(len, row.columns.values()))

@@ -7,7 +7,8 @@ import seqio
 import tensorflow as tf
 
 from t5core import storage
-from t5core.data import preprocessors, seqio_registered
+from t5core.data import preprocessors, seqio_counts, seqio_registered, seqio_tasks
+from t5core.data.sources import TaskSource
 
 
 def preprocessed(kind, texts, settings):
@@ -113,3 +114,29 @@ def _write_cache(folder, *, shards=2, shift=0, without=()):
         storage.write_json(f"{folder}/info.{split}.json", info)
         storage.write_json(f"{folder}/stats.{split}.json", {"examples": len(examples)})
     storage.write_text(f"{folder}/COMPLETED", "")
+
+
+def draws(seeds, count, low, high):
+    """Returns what TensorFlow draws for pairs of seeds: `count` numbers each, and an integer in [low, high) each."""
+    numbers = [tf.random.stateless_uniform([count], seed, alg="philox").numpy() for seed in seeds]
+    integers = [
+        int(tf.random.stateless_uniform([], seed, a, b, tf.int32, alg="philox"))
+        for seed, a, b in zip(seeds, low, high, strict=True)
+    ]
+    firsts = [int(next(iter(tf.data.Dataset.random(int(seed) & 0x7FFFFFFF)))) for seed, _ in seeds]
+    return np.stack(numbers), integers, firsts
+
+
+def examples_of_task(config, reference, lengths, seed):
+    """Returns the training examples that SeqIO makes of a task with its own text, and what was dropped and noted."""
+    source = TaskSource(config)
+    vocabulary = seqio_tasks.vocabulary_for_seqio(reference)
+    task = seqio_tasks.task_from_config(config, source=source, vocabulary=vocabulary)
+    seqio_counts.taken()
+    examples = task.get_dataset(
+        sequence_length=lengths, split="train", shuffle=False, seed=seed, num_epochs=1, try_in_mem_cache=False
+    )
+    found = [
+        {side: example[side].tolist() for side in task.output_features} for example in examples.as_numpy_iterator()
+    ]
+    return found, seqio_counts.taken()

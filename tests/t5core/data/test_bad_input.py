@@ -31,7 +31,10 @@ class TestFiles:
 
     def test_a_line_of_fifty_megabytes(self, tmp_path):
         file = write(tmp_path / "a.txt", b"x" * 50_000_000 + b"\nshort\n")
-        assert [len(row.columns["text"]) for row in files.rows(str(file), columns=["text"])] == [50_000_000, 5]
+        assert [len(row.columns["text"]) for row in files.rows(files.Piece(str(file)), columns=["text"])] == [
+            50_000_000,
+            5,
+        ]
 
     def test_crlf_bom_and_line_separators_in_a_table(self, tmp_path):
         file = write(tmp_path / "a.tsv", "\ufefftext\tid\r\na\u2028b\t1\r\n\r\nc\x85d\t2\r\n")
@@ -207,8 +210,7 @@ def test_every_setting_that_decides_the_rows_makes_another_dataset(tmp_path, mon
     first = made(tmp_path, [source])
     from t5core.data import materialise
 
-    monkeypatch.setattr(materialise.worker, "start", lambda: None)
-    monkeypatch.setattr(materialise.worker, "call", lambda *args, **kwargs: None)
+    monkeypatch.setattr(materialise, "_made", lambda *args, **kwargs: None)
     monkeypatch.setattr(materialise.manifest, "reference", lambda uri, manifest, *, reused, reason: reason)
 
     def reason(entry=source, **changes):

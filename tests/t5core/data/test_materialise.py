@@ -236,9 +236,8 @@ class TestReuse:
     def test_what_changed_is_found_and_named(self, both, folder, monkeypatch):
         """The fingerprint decides before the worker is asked, so that nothing has to be made here."""
         datasets, _ = both
-        monkeypatch.setattr(materialise.worker, "start", lambda: None)
         asked = []
-        monkeypatch.setattr(materialise.worker, "call", lambda *args, **kwargs: asked.append(args[1]))
+        monkeypatch.setattr(materialise, "_made", lambda work, folder, *, uri, inputs: asked.append(uri))
         monkeypatch.setattr(materialise.manifest, "reference", lambda uri, manifest, *, reused, reason: reason)
         tasks = [text_task(folder), rows_task(folder)]
         usual = {"rows": 512, "vocabulary": SPELT, "passes": 2}
@@ -259,7 +258,7 @@ class TestReuse:
         fewer = {**SPELT, "extra_ids": 90}
         assert reason("text", vocabulary=fewer) == f"vocabulary changed since fingerprint {old['text']}"
         assert len(asked) == 6
-        assert all(work.uri.startswith(f"{folder}/runs/datasets/") for work in asked)
+        assert all(uri.startswith(f"{folder}/runs/datasets/") for uri in asked)
 
     def test_a_line_more_is_other_data(self, tmp_path):
         file = tmp_path / "a.tsv"

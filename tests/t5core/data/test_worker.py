@@ -138,7 +138,7 @@ def test_a_worker_that_dies_is_a_recoverable_error(how, told, hint):
     assert child.usable
     with pytest.raises(errors.RecoverableError) as caught:
         child.call(f"{HERE}:say_and_die", how)
-    assert str(caught.value) == f"the SeqIO worker died ({told}) in {HERE}:say_and_die: about to go; {hint}"
+    assert str(caught.value) == f"the data worker died ({told}) in {HERE}:say_and_die: about to go; {hint}"
     assert not child.usable
     child.close()
 

@@ -1,0 +1,1 @@
+"""Measurements that are too long for tests; `make benchmark-data` runs them."""

@@ -1,0 +1,172 @@
+"""Tokenised examples between the processes that make them and the dataset that they become: a folder of files.
+
+A shard holds the examples of a part of a split in one pass. It appears under its name whole or not at all, so whoever
+starts again after a kill goes on with the shards that are missing. The folder lies beside the dataset that it is for,
+named by the same fingerprint, and goes away once the dataset is committed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import shutil
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from t5core import errors, storage
+from t5core.config.base import StrictModel
+from t5core.data.converters import lengths_of
+
+_RECORD = "record"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one process makes at a time: the part `index` of a split, in every pass that differs.
+
+    Attributes:
+      split: which it belongs to.
+      index: its place among the parts of the split.
+      source: what it is made from, as whoever makes it understands it; None for the whole split.
+      passes: how often it is made.
+    """
+
+    split: str
+    index: int
+    source: Any
+    passes: int
+
+    def file(self, number: int) -> str:
+        """Returns the name of the shard of one pass."""
+        return f"{self.split}-{self.index:06d}-{number:03d}.npz"
+
+    @property
+    def files(self) -> list[str]:
+        """The names of its shards."""
+        return [self.file(number) for number in range(self.passes)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All parts of a task, the longest to make first, and the features of its examples."""
+
+    sides: tuple[str, ...]
+    parts: tuple[Part, ...]
+
+    def has(self, split: str) -> bool:
+        """Tells whether the task has a split."""
+        return any(part.split == split for part in self.parts)
+
+
+class ShardRecord(StrictModel):
+    """What became of the examples of a shard, counted as in a SplitRecord.
+
+    Attributes:
+      others: what examples hold beside their features, row by row; of validation examples only.
+      sample: texts for judging the vocabulary.
+    """
+
+    truncated: dict[str, int] = {}
+    dropped: dict[str, int] = {}
+    noted: dict[str, int] = {}
+    unknown_tokens: int = 0
+    others: list[dict[str, Any]] = []
+    sample: list[str] = []
+
+
+class ShardRows:
+    """Collects rows without their padding; takes what a `RowWriter` takes."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[np.ndarray]] = {}
+        self._sizes: dict[str, list[np.ndarray]] = {}
+        self.rows = 0
+
+    def append(self, rows: Mapping[str, Int[np.ndarray, "rows length"]]) -> None:
+        """Appends rows; every feature is [n, length], padded with 0."""
+        for side, padded in rows.items():
+            sizes = lengths_of(padded)
+            values = padded[np.arange(padded.shape[1]) < sizes[:, None]]
+            narrow = values.astype(np.uint16) if values.size and 0 <= values.min() <= values.max() < 1 << 16 else values
+            self._values.setdefault(side, []).append(narrow)
+            self._sizes.setdefault(side, []).append(sizes.astype(np.int32))
+        self.rows += len(next(iter(rows.values())))
+
+    def save(self, uri: str, record: ShardRecord) -> None:
+        """Writes the shard, atomically."""
+        arrays: dict[str, np.ndarray] = {}
+        for side, values in self._values.items():
+            arrays[f"values/{side}"] = np.concatenate(values)
+            arrays[f"sizes/{side}"] = np.concatenate(self._sizes[side])
+        arrays[_RECORD] = np.frombuffer(record.model_dump_json().encode("utf-8"), np.uint8)
+        content = io.BytesIO()
+        np.savez(content, **arrays)  # pyright: ignore[reportArgumentType] - no array is called allow_pickle
+        storage.write_bytes(uri, content.getvalue())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shard:
+    """The rows of a shard, one after another without padding, and what became of its examples."""
+
+    values: Mapping[str, Shaped[np.ndarray, " tokens"]]
+    sizes: Mapping[str, Int[np.ndarray, " rows"]]
+    record: ShardRecord
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(next(iter(self.sizes.values()), ()))
+
+    def padded(self, side: str, length: int) -> Shaped[np.ndarray, "rows length"]:
+        """Returns a feature of all rows, filled up with 0."""
+        sizes = self.sizes[side]
+        rows = np.zeros((len(sizes), length), self.values[side].dtype)
+        rows[np.arange(length) < sizes[:, None]] = self.values[side]
+        return rows
+
+
+def load(uri: str) -> Shard:
+    """Returns the shard at `uri`.
+
+    Raises:
+      RecoverableError: it is not there any more, or damaged; then it is deleted, so that it is made again.
+    """
+    try:
+        with np.load(io.BytesIO(storage.path(uri).read_bytes()), allow_pickle=False) as content:
+            arrays = dict(content)
+    except FileNotFoundError as error:
+        raise errors.RecoverableError(f"{uri} is gone while its dataset is made of it; run again") from error
+    except (zipfile.BadZipFile, ValueError, EOFError) as error:
+        storage.path(uri).unlink(missing_ok=True)
+        raise errors.RecoverableError(f"{uri} was damaged and is deleted; run again") from error
+    record = ShardRecord.model_validate_json(arrays.pop(_RECORD).tobytes())
+    kinds: dict[str, dict[str, np.ndarray]] = {"values": {}, "sizes": {}}
+    for name, array in arrays.items():
+        kind, _, side = name.partition("/")
+        kinds[kind][side] = array
+    return Shard(values=kinds["values"], sizes=kinds["sizes"], record=record)
+
+
+class ShardFolder:
+    """The shards of a dataset that is being made."""
+
+    def __init__(self, dataset: str) -> None:
+        self.uri = f"{dataset.rstrip('/')}.shards"
+
+    def names(self) -> set[str]:
+        """Returns the names of the shards that are finished."""
+        folder = storage.path(self.uri)
+        if not folder.exists():
+            return set()
+        return {entry.name for entry in folder.iterdir() if entry.name.endswith(".npz")}
+
+    def remove(self) -> None:
+        """Removes all shards."""
+        if storage.is_remote(self.uri):
+            storage.path(self.uri).rmtree(missing_ok=True)
+        else:
+            shutil.rmtree(self.uri, ignore_errors=True)
