@@ -108,8 +108,8 @@ class Objective:
             task=self._config.name,
         )
 
-    def tokenise(self, documents: Sequence[Document], *, first: int) -> Tokenised:
-        """Returns the tokens of `documents`, the first of which has the number `first`; no pass changes them."""
+    def tokenise(self, documents: Sequence[Document], *, numbers: Sequence[int]) -> Tokenised:
+        """Returns the tokens of `documents`, which have these `numbers` in their split; no pass changes them."""
         texts = self._texts(documents)
         sides = {side: encoded(self._vocabulary, lines) for side, lines in texts.items()}
         kept, dropped = self._within_limits(sides)
@@ -117,7 +117,7 @@ class Objective:
         return Tokenised(
             sides=sides if not dropped else {side: tokens.only(kept) for side, tokens in sides.items()},
             texts={side: [lines[at] for at in places] for side, lines in texts.items()} if self._is_supervised else {},
-            numbers=first + places,
+            numbers=np.array(numbers, np.int64)[places],
             dropped=dropped,
         )
 

@@ -107,11 +107,7 @@ class TaskSource:
 
     @functools.cached_property
     def pieces(self) -> tuple[tuple[int, Piece], ...]:
-        """The parts of what there is to train on, each with the number of its first document, in order.
-
-        A piece has numbers for all of its lines, so some stay free; what matters is that each document keeps its own,
-        whichever piece is read first.
-        """
+        """The parts of what there is to train on, each with the number of its first row, in order."""
         if self._task.builtin:
             return ((0, Piece(self._task.builtin)),)
         found = [piece for file in self._train_files for piece in pieces.pieces(file)]
@@ -188,24 +184,29 @@ class TaskSource:
             "held out; add text or lower validation_fraction"
         )
 
-    def numbered(self, split: str) -> Iterator[tuple[int, Document]]:
-        """Yields the documents of a split, each with its number."""
+    def numbered(self, split: str, *, piece: tuple[int, Piece] | None = None) -> Iterator[tuple[int, Document]]:
+        """Yields the documents of a split, or those to train on that are in `piece`, each with its number.
+
+        A document to train on is numbered by its row, so that it keeps its number whatever is left out before it, and
+        wherever files are cut.
+        """
         if split != TRAIN:
             yield from enumerate(self.documents(split))
             return
-        for first, piece in self.pieces:
-            yield from enumerate(self.documents(TRAIN, piece=piece), start=first)
+        hold_out = self.scan.hold_out
+        for first, part in self.pieces if piece is None else (piece,):
+            for number, document in enumerate(self._named_for(TRAIN, part), start=first):
+                if self._flaw(document) is None and not hold_out.holds(document.key):
+                    yield number, document
 
-    def documents(self, split: str, *, piece: Piece | None = None) -> Iterator[Document]:
-        """Returns the documents of a split, or those of the training split that are in `piece`.
+    def documents(self, split: str) -> Iterator[Document]:
+        """Returns the documents of a split.
 
         Those to train on come in the order of the source. Held-out ones come in the order of their hashes, which is a
         random sample of the source however many are taken, and max_validation_examples of them at most.
         """
-        hold_out = self.scan.hold_out
         if split == TRAIN:
-            usable = self._usable(self._named_for(TRAIN, piece))
-            return (document for document in usable if not hold_out.holds(document.key))
+            return (document for _, document in self.numbered(TRAIN))
         limit = self._task.max_validation_examples
         if self._task.validation_files:
             return itertools.islice(self._usable(self._named_for(VALIDATION)), limit)

@@ -60,36 +60,33 @@ class _Maker:
 
     def training(self, part: Part, folder: str) -> None:
         """Makes every pass over a piece at once, as the tokens of all passes are the same."""
-        first, piece = part.source
         writers, sample = [self._writer() for _ in range(part.passes)], []
         noted = [Counter[str]() for _ in writers]
-        for batch in _batches(self._source.documents(TRAIN, piece=piece)):
-            tokenised = self._objective.tokenise(batch, first=first)
-            first += len(batch)
+        for numbers, documents in _batches(self._source.numbered(TRAIN, piece=part.source)):
+            tokenised = self._objective.tokenise(documents, numbers=numbers)
             for number, writer in enumerate(writers):
                 examples = self._objective.examples(tokenised, seed=pass_seed(self._run_seed, number))
                 noted[number].update(examples.noted)
                 writer.dropped.update(tokenised.dropped)
                 worker.report(len(writer.append(examples.features)))
-            sample += self._sampled(batch)
+            sample += self._sampled(documents)
         for number, writer in enumerate(writers):
             record = _record(writer, noted[number]).model_copy(update={"sample": sample if number == 0 else []})
             writer.rows.save(f"{folder}/{part.file(number)}", record)
 
-    def _sampled(self, batch: Sequence[Document]) -> list[str]:
+    def _sampled(self, documents: Sequence[Document]) -> list[str]:
         """Returns the texts of about every n-th document where there are many."""
-        chosen = (document for document in batch if key_hash(f"coverage {document.key}") % self._stride == 0)
+        chosen = (document for document in documents if key_hash(f"coverage {document.key}") % self._stride == 0)
         return [text for document in chosen for text in document.columns.values()]
 
     def validation(self, part: Part, folder: str) -> None:
         """Makes the examples to validate on, as many as the task has at most."""
-        writer, others, first, left = self._writer(), [], 0, self._config.max_validation_examples
+        writer, others, left = self._writer(), [], self._config.max_validation_examples
         noted: Counter[str] = Counter()
-        for batch in _batches(self._source.documents(VALIDATION)):
+        for numbers, documents in _batches(self._source.numbered(VALIDATION)):
             if left == 0:
                 break
-            tokenised = self._objective.tokenise(batch, first=first)
-            first += len(batch)
+            tokenised = self._objective.tokenise(documents, numbers=numbers)
             examples = self._objective.examples(tokenised, seed=VALIDATION_SEED)
             features = examples.features
             if left is not None:
@@ -117,14 +114,15 @@ def _record(writer: ExampleWriter, noted: Counter[str]) -> ShardRecord:
     )
 
 
-def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    """Yields documents by the hundreds, or fewer where they are long."""
-    batch, characters = [], 0
-    for document in documents:
-        batch.append(document)
+def _batches(numbered: Iterator[tuple[int, Document]]) -> Iterator[tuple[list[int], list[Document]]]:
+    """Yields documents and their numbers by the hundreds, or fewer where they are long."""
+    numbers, documents, characters = [], [], 0
+    for number, document in numbered:
+        numbers.append(number)
+        documents.append(document)
         characters += sum(map(len, document.columns.values()))
-        if len(batch) == _BATCH_DOCUMENTS or characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+        if len(documents) == _BATCH_DOCUMENTS or characters >= _BATCH_CHARACTERS:
+            yield numbers, documents
+            numbers, documents, characters = [], [], 0
+    if documents:
+        yield numbers, documents

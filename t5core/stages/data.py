@@ -43,9 +43,9 @@ def build_vocabulary(run: ResolvedRun) -> VocabularyRef:
     """Returns the run's vocabulary, trained unless it is there already."""
     from t5core.data import vocabulary_training, worker
 
-    root = run.config.run.root
-    if not storage.is_remote(root) and not storage.path(f"{root}/datasets").exists():
-        worker.start()  # this process will tokenise next: TensorFlow's import runs beside the training
+    root, needs_seqio = run.config.run.root, any(not task.has_documents for task in run.config.data.tasks)
+    if needs_seqio and not storage.is_remote(root) and not storage.path(f"{root}/datasets").exists():
+        worker.start()  # this process will tokenise next: TensorFlow's import runs beside what comes first
     with _recorded(run, "vocabulary") as record:
         vocabulary, reused, reason = vocabulary_training.build_vocabulary(run)
         record(reused=reused, reason=reason, fingerprint=vocabulary.fingerprint, uri=vocabulary.uri)

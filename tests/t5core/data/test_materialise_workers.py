@@ -11,12 +11,14 @@ import time
 import numpy as np
 import pytest
 
-from t5core.data import pieces, store
+from t5core.data import pieces, store, work, worker
 from t5core.data.converters import converter_for
 from t5core.data.materialise import materialise_task
 from t5core.data.mixture import assemble_mixture
 from t5core.data.reader import BatchReader
-from tests.t5core.data.task_runs import request_of, run_of
+from tests.t5core.data.task_runs import request_of, rows_of, run_of
+
+pytestmark = pytest.mark.xdist_group("seqio")
 
 PROGRAM = f"{__package__}.materialising"
 PIECE_BYTES = 4000
@@ -66,6 +68,19 @@ def test_the_number_of_processes_changes_no_bit(straight, file, tmp_path, monkey
     assert sorted(entry.name for entry in (tmp_path / "datasets").iterdir()) == sorted(
         dataset.uri.rpartition("/")[2] for dataset in found
     )
+
+
+def test_the_rows_are_those_that_seqio_makes_in_one_stream(straight, file, tmp_path):
+    """Wherever the file is cut, with documents held out here and there."""
+    ordered = request(tmp_path, file)
+    arguments = (ordered.run.config.data.tasks[0], ordered.vocabulary, LENGTHS)
+    rows, tokens = rows_of(straight[0]), {side: [] for side in LENGTHS}
+    for number in range(2):
+        seed = work.pass_seed(ordered.run.seed, number)
+        examples, _ = worker.call(f"{__package__}.seqio_probe:examples_of_task", *arguments, seed)
+        for side, length in LENGTHS.items():
+            tokens[side] += [example[side] + [0] * (length - len(example[side])) for example in examples]
+    assert all(np.array_equal(rows[side], tokens[side]) for side in LENGTHS)
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 4])

@@ -40,16 +40,16 @@ def in_numpy(config, reference, *, batch):
     objective = Objective(config, vocabulary=load_vocabulary(reference), lengths=LENGTHS)
     found = {side: [] for side in objective.sides}
     dropped, noted = {}, {}
-    for first, piece in source.pieces:
-        documents = list(source.documents(TRAIN, piece=piece))
-        for begin in range(0, len(documents), batch):
-            tokenised = objective.tokenise(documents[begin : begin + batch], first=first + begin)
-            examples = objective.examples(tokenised, seed=SEED)
-            for side in found:
-                found[side] += split(examples.features[side])
-            for total, more in ((dropped, tokenised.dropped), (noted, examples.noted)):
-                for reason, count in more.items():
-                    total[reason] = total.get(reason, 0) + count
+    numbered = list(source.numbered(TRAIN))
+    for begin in range(0, len(numbered), batch):
+        numbers, documents = zip(*numbered[begin : begin + batch], strict=True)
+        tokenised = objective.tokenise(documents, numbers=numbers)
+        examples = objective.examples(tokenised, seed=SEED)
+        for side in found:
+            found[side] += split(examples.features[side])
+        for total, more in ((dropped, tokenised.dropped), (noted, examples.noted)):
+            for reason, count in more.items():
+                total[reason] = total.get(reason, 0) + count
     count = len(found["targets"])
     return [{side: rows[n] for side, rows in found.items()} for n in range(count)], dropped, noted
 
