@@ -10,6 +10,7 @@ import pathlib
 import signal
 import sys
 import time
+from unittest import mock
 
 import jax
 
@@ -18,6 +19,7 @@ from t5core.actions import ActionMode, BaseAction
 from t5core.checkpoints import digest, index
 from t5core.config.edges import RunInputs
 from t5core.evaluation import checkpoint
+from t5core.metrics.writer import MetricWriter
 from t5core.train import run_actions, train
 from tests.t5core import stage_runs, tiny, train_runs
 from tests.t5core.fake_evaluator import FakeEvaluator
@@ -78,10 +80,12 @@ def trained(folder, **changes):
 
 
 def evaluated_in_the_chain(folder):
-    """Both evaluate the checkpoint that a single process left."""
+    """Both evaluate the checkpoint that a single process left; tells the metrics and how many files it wrote."""
     inputs = RunInputs.model_validate_json(pathlib.Path(folder, "inputs.json").read_text())
-    with stage_runs.settings_put_back():
-        return checkpoint.evaluate(inputs, index.reference(f"{inputs.run.uri}/checkpoints", 0))
+    writing = mock.patch.object(checkpoint, "MetricWriter", wraps=MetricWriter)
+    with stage_runs.settings_put_back(), writing as writer:
+        metrics = checkpoint.evaluate(inputs, index.reference(f"{inputs.run.uri}/checkpoints", 0))
+    return [metrics, writer.call_count]
 
 
 def told_to_stop(folder):
