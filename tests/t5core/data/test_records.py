@@ -60,7 +60,7 @@ def test_every_row_can_be_the_first_of_a_pass(tmp_path, kind):
 def test_the_rows_are_those_that_training_reads(tmp_path, kind):
     name = write(tmp_path, kind)
     columns = ("text",) if kind == "txt" else ("a", "b")
-    assert read(name) == [(row.place, row.columns) for row in files.rows(name, columns=columns)]
+    assert read(name) == [(row.place, row.columns) for row in files.rows(files.Piece(name), columns=columns)]
 
 
 @pytest.mark.parametrize(
