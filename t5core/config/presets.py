@@ -77,6 +77,7 @@ PRESETS: dict[str, Architecture] = {
     **_sizes("t5_1_1", _V1_1, 32128, gated=True),
     **_sizes("t5_1_0", _V1_0, 32128, gated=False),
     **_sizes("mt5", _V1_1, 250112, gated=True),
+    # umT5's vocabulary on 1.1's layers: umT5 itself has a relative position bias in every layer.
     **_sizes("umt5", _V1_1, 256384, gated=True),
     **_sizes("byt5", _BYT5, 384, gated=True),
     "t5_1_1_tiny": Architecture(
