@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from jaxtyping import Int, Int64
+from jaxtyping import Int64
 
 from t5core.data import philox
-from t5core.data.examples import Ragged
+from t5core.data.ragged import Ragged
 
 MAX_CHUNKS = 1 << 24  # of one document, so that chunk and document together are one number
 # Three odd numbers of 64 bits without a pattern, which spread tokens and their places over the hash.
@@ -56,7 +56,7 @@ class Chunks:
 
 def content_hashes(rows: Ragged) -> Int64[np.ndarray, " rows"]:
     """Returns 64 bits for what each row holds and where in it; cheap to have in numpy and in TensorFlow alike."""
-    mixed = rows.values.astype(np.int64) * SPREAD[0] + positions(rows) * SPREAD[1]
+    mixed = rows.values.astype(np.int64) * SPREAD[0] + rows.positions * SPREAD[1]
     sums = np.concatenate([[0], np.cumsum((mixed ^ (mixed >> FOLD)) * SPREAD[2])])  # wraps, and so do differences
     ends = np.cumsum(rows.sizes)
     return sums[ends] - sums[ends - rows.sizes]
@@ -65,15 +65,10 @@ def content_hashes(rows: Ragged) -> Int64[np.ndarray, " rows"]:
 def trimmed(rows: Ragged, length: int, eos: int) -> Ragged:
     """Returns rows of `length` tokens at most, EOS among them, and which of them lost some."""
     room = length - 1
-    kept = Ragged(values=rows.values[positions(rows) < room], sizes=np.minimum(rows.sizes, room))
+    kept = Ragged(values=rows.values[rows.positions < room], sizes=np.minimum(rows.sizes, room))
     return dataclasses.replace(with_end(kept, eos), cut=rows.sizes > room)
 
 
 def with_end(rows: Ragged, token: int) -> Ragged:
     """Returns the rows with `token` at the end of each."""
     return Ragged(values=np.insert(rows.values, np.cumsum(rows.sizes), token), sizes=rows.sizes + 1)
-
-
-def positions(rows: Ragged) -> Int[np.ndarray, " tokens"]:
-    """Returns the position of each token in its row."""
-    return np.arange(len(rows.values)) - np.repeat(np.cumsum(rows.sizes) - rows.sizes, rows.sizes)

@@ -92,7 +92,7 @@ class _Gathered:
             before = writer.rows
             for shard in self._shards(name, number):
                 if shard.rows:
-                    writer.append({side: shard.padded(side, length) for side, length in lengths.items()})
+                    writer.append({side: shard.features[side].padded(length) for side, length in lengths.items()})
                 totals.add(shard.record)
                 self.others += shard.record.others
                 self.sample += shard.record.sample if number == 0 else []

@@ -35,6 +35,7 @@ _DECIDING_MODULES = (
     "t5core.data.objectives",
     "t5core.data.philox",
     "t5core.data.pieces",
+    "t5core.data.ragged",
     "t5core.data.shards",
     "t5core.data.sources",
     "t5core.data.spans",
@@ -50,6 +51,7 @@ _DECIDING_LIBRARIES = ("numpy", "sentencepiece")
 _DECIDING_MODULES_OF_SEQIO = (
     "t5core.data.examples",
     "t5core.data.gathering",
+    "t5core.data.ragged",
     "t5core.data.seqio_materialise",
     "t5core.data.shards",
     "t5core.data.store",

@@ -16,10 +16,10 @@ from jaxtyping import Bool, Int, Int64
 
 from t5core.config.data_schema import TaskConfig
 from t5core.data import filters, philox, templates
-from t5core.data.chunks import Chunks, positions, trimmed, with_end
+from t5core.data.chunks import Chunks, trimmed, with_end
 from t5core.data.documents import Document
-from t5core.data.examples import Ragged
 from t5core.data.noise import CAPPED, Denoiser, SpanCorruption, noise_table, resolved_denoisers
+from t5core.data.ragged import Ragged
 from t5core.data.spans import span_mask, with_sentinels
 from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary
 
@@ -167,7 +167,7 @@ class Objective:
         lowest = np.maximum(np.minimum(1, size - 1), size - room["targets"])
         highest = np.maximum(lowest, np.minimum(size - 1, room["inputs"]))
         cut = philox.integers(chunks.seeds(seed), lowest, highest + 1)
-        in_targets = positions(chunks.tokens) >= np.repeat(cut, size)
+        in_targets = chunks.tokens.positions >= np.repeat(cut, size)
         sides = {
             "inputs": Ragged(values=chunks.tokens.values[~in_targets], sizes=cut),
             "targets": Ragged(values=chunks.tokens.values[in_targets], sizes=size - cut),
@@ -200,7 +200,7 @@ class Objective:
         tables = np.array([noise_table(denoiser.noise, longest) for denoiser in self._denoisers])
         table = tables[chosen, sizes]
         is_suffix = np.array([denoiser.noise == "suffix" for denoiser in self._config.ul2_denoisers])[chosen]
-        hidden = positions(chunks.tokens) >= np.repeat(sizes - table[:, 0], sizes)
+        hidden = chunks.tokens.positions >= np.repeat(sizes - table[:, 0], sizes)
         in_spans = np.repeat(~is_suffix, sizes)
         draws = philox.uniform_bits(chunks.seeds(seed + _SEEDS_OF_A_STEP)[~is_suffix], longest)
         hidden[in_spans] = span_mask(sizes[~is_suffix], counts=table[~is_suffix, :2], draws=draws)

@@ -13,7 +13,8 @@ import tensorflow as tf
 from t5core import errors
 from t5core.config.data_schema import DataConfig
 from t5core.data import seqio_cached, seqio_counts, seqio_registered, seqio_tasks, worker
-from t5core.data.examples import ExampleWriter, Ragged
+from t5core.data.examples import ExampleWriter
+from t5core.data.ragged import Ragged
 from t5core.data.shards import Part, Plan, ShardRecord, ShardRows
 from t5core.data.sources import TRAIN, VALIDATION
 from t5core.data.vocabulary import load_vocabulary

@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Shaped
 
 from t5core import errors, storage
 from t5core.config.base import StrictModel
-from t5core.data.converters import lengths_of
+from t5core.data.ragged import Ragged
 
 _RECORD = "record"
 
@@ -79,22 +78,19 @@ class ShardRecord(StrictModel):
 
 
 class ShardRows:
-    """Collects rows without their padding; takes what a `RowWriter` takes."""
+    """Collects rows."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[np.ndarray]] = {}
         self._sizes: dict[str, list[np.ndarray]] = {}
-        self.rows = 0
 
-    def append(self, rows: Mapping[str, Int[np.ndarray, "rows length"]]) -> None:
-        """Appends rows; every feature is [n, length], padded with 0."""
-        for side, padded in rows.items():
-            sizes = lengths_of(padded)
-            values = padded[np.arange(padded.shape[1]) < sizes[:, None]]
-            narrow = values.astype(np.uint16) if values.size and 0 <= values.min() <= values.max() < 1 << 16 else values
-            self._values.setdefault(side, []).append(narrow)
-            self._sizes.setdefault(side, []).append(sizes.astype(np.int32))
-        self.rows += len(next(iter(rows.values())))
+    def append(self, rows: Mapping[str, Ragged]) -> None:
+        """Appends rows; each feature has as many."""
+        for side, tokens in rows.items():
+            values = tokens.values
+            fits = values.size and values.min() >= 0 and values.max() < 1 << 16
+            self._values.setdefault(side, []).append(values.astype(np.uint16) if fits else values)
+            self._sizes.setdefault(side, []).append(tokens.sizes.astype(np.int32))
 
     def save(self, uri: str, record: ShardRecord) -> None:
         """Writes the shard, atomically."""
@@ -110,23 +106,15 @@ class ShardRows:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """The rows of a shard, one after another without padding, and what became of its examples."""
+    """The rows of a shard, by feature, and what became of its examples."""
 
-    values: Mapping[str, Shaped[np.ndarray, " tokens"]]
-    sizes: Mapping[str, Int[np.ndarray, " rows"]]
+    features: Mapping[str, Ragged]
     record: ShardRecord
 
     @property
     def rows(self) -> int:
         """How many there are."""
-        return len(next(iter(self.sizes.values()), ()))
-
-    def padded(self, side: str, length: int) -> Shaped[np.ndarray, "rows length"]:
-        """Returns a feature of all rows, filled up with 0."""
-        sizes = self.sizes[side]
-        rows = np.zeros((len(sizes), length), self.values[side].dtype)
-        rows[np.arange(length) < sizes[:, None]] = self.values[side]
-        return rows
+        return len(next(iter(self.features.values())).sizes) if self.features else 0
 
 
 def load(uri: str) -> Shard:
@@ -144,11 +132,9 @@ def load(uri: str) -> Shard:
         storage.path(uri).unlink(missing_ok=True)
         raise errors.RecoverableError(f"{uri} was damaged and is deleted; run again") from error
     record = ShardRecord.model_validate_json(arrays.pop(_RECORD).tobytes())
-    kinds: dict[str, dict[str, np.ndarray]] = {"values": {}, "sizes": {}}
-    for name, array in arrays.items():
-        kind, _, side = name.partition("/")
-        kinds[kind][side] = array
-    return Shard(values=kinds["values"], sizes=kinds["sizes"], record=record)
+    sides = [name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")]
+    features = {side: Ragged(values=arrays[f"values/{side}"], sizes=arrays[f"sizes/{side}"]) for side in sides}
+    return Shard(features=features, record=record)
 
 
 class ShardFolder:

@@ -6,8 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from t5core.data import philox
-from t5core.data.chunks import positions
-from t5core.data.examples import Ragged
+from t5core.data.ragged import Ragged
 
 Flags = Bool[np.ndarray, " tokens"]
 
@@ -68,7 +67,7 @@ def with_sentinels(rows: Ragged, replaced: Flags, first_sentinel: int, *, marked
     Where a row is not `marked`, such a run leaves no trace.
     """
     starts = replaced.copy()
-    starts[1:] &= ~replaced[:-1] | (positions(rows)[1:] == 0)
+    starts[1:] &= ~replaced[:-1] | (rows.positions[1:] == 0)
     starts &= np.repeat(marked, rows.sizes)
     number = np.concatenate([[0], np.cumsum(starts)])
     ends = np.cumsum(rows.sizes)
