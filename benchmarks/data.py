@@ -41,7 +41,7 @@ _SECONDS_OF_READING = 5.0
 def main() -> None:
     """Measures and prints, a line for each figure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--documents", type=int, default=20_000)
+    parser.add_argument("--documents", type=int, default=50_000)
     parser.add_argument("--seqio-python", default=".venv-benchmark/bin/python", help="an interpreter with Beam")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="benchmark-data-") as folder:
@@ -80,8 +80,8 @@ def _write_documents(folder: pathlib.Path, count: int) -> int:
         with open(folder / f"{file}.tsv", "w", encoding="utf-8") as handle:
             handle.write("inputs\ttargets\n")
             for _ in range(file, count, _FILES):
-                begin = draw.randrange(len(words) - 400)
-                text = words[begin : begin + draw.randint(20, 400)]
+                begin = draw.randrange(len(words) - 200)
+                text = words[begin : begin + draw.randint(20, 200)]
                 size += handle.write("\t".join((" ".join(text[:-10]), " ".join(text[-10:]))) + "\n")
     return size
 
@@ -90,7 +90,7 @@ def _run_over(folder: pathlib.Path) -> ResolvedRun:
     task = {"name": "benchmark", "files": [f"{folder}/*.tsv"], "objective": "supervised", "validation_fraction": 0}
     data = {
         "tasks": [task],
-        "feature_lengths": {"inputs": 2048, "targets": 320},  # nothing is cut
+        "feature_lengths": {"inputs": 1536, "targets": 384},  # nothing is cut
         "vocabulary": {"size": 2000, "extra_ids": _EXTRA_IDS},
         "allow_missing_split": True,
     }

@@ -48,12 +48,12 @@ class ExampleWriter:
         rows = {side: batch[side].at_most(length) for side, length in self._lengths.items()}
         kept = rows["targets"].counts(rows["targets"].values != 0) > 0
         self.dropped["no targets"] += int(np.count_nonzero(~kept))
-        for side in rows:
+        written = rows if kept.all() else {side: tokens.only(kept) for side, tokens in rows.items()}
+        for side, tokens in written.items():
             self.truncated[side] += int(np.count_nonzero(self._was_cut(batch[side], self._lengths[side]) & kept))
-            rows[side] = rows[side] if kept.all() else rows[side].only(kept)
             if self._vocabulary.unk_id is not None:
-                self.unknown_tokens += int(np.count_nonzero(rows[side].values == self._vocabulary.unk_id))
-        self.rows.append(rows)
+                self.unknown_tokens += int(np.count_nonzero(tokens.values == self._vocabulary.unk_id))
+        self.rows.append(written)
         return kept
 
     def _check_ids(self, side: str, values: Int[np.ndarray, " tokens"]) -> None:

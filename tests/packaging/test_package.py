@@ -32,6 +32,8 @@ def entities(kind):
         for path in sorted((ROOT / folder).glob("*.py")):
             importlib.import_module(f"{folder}.{path.stem}".removesuffix(".__init__"))
     found = {entity.name: entity for entity in FlyteEntities.entities if isinstance(entity, kind)}
+    if kind is WorkflowBase:  # a dynamic that has run in this process has left a workflow of its name
+        found = {name: entity for name, entity in found.items() if name not in entities(PythonTask)}
     return {name: entity for name, entity in found.items() if name.startswith(("tasks.", "workflows."))}
 
 

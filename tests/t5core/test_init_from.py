@@ -174,8 +174,8 @@ def test_an_imported_checkpoint_says_itself_of_which_model_it_is(parent, tmp_pat
         provenance = restored.record.provenance.model_copy(update={"imported_from": source})
         imported.save(4, restored.state, provenance)
     start = {"checkpoint": f"{tmp_path}/4"}
-    resolve.check(forked(parent, "imported", start=start))
-    other = forked(parent, "imported", start=start, model={"mlp_activations": ["silu", "linear"]})
+    resolve.check(forked(parent, "from-elsewhere", start=start))
+    other = forked(parent, "from-elsewhere", start=start, model={"mlp_activations": ["silu", "linear"]})
     with pytest.raises(errors.CheckpointError, match="is of a model with mlp_activations="):
         resolve.check(other)
 
@@ -212,7 +212,7 @@ REFUSED = {
     ),
     "another vocabulary": (
         {"data": {"vocabulary": {"kind": "bytes", "extra_ids": 100}}},
-        "was trained with vocabulary .*; name that one's file in data.vocabulary.path, or set run.init_from.vocab",
+        "was trained with vocabulary .*; set data.vocabulary.kind: parent, which takes that one, or run.init_from",
     ),
     "another activation": (
         {"model": {"mlp_activations": ["silu", "linear"]}},
@@ -257,7 +257,7 @@ def test_less_than_the_checkpoint_holds_is_taken_only_if_that_is_said(parent):
 def test_a_vocabulary_that_is_known_later_is_compared_before_training(parent):
     other = small_runs.VOCABULARY.model_copy(update={"fingerprint": "other"})
     config = forked(parent, "later")
-    with pytest.raises(errors.CheckpointError, match="and this run has other; name that one's file"):
+    with pytest.raises(errors.CheckpointError, match=r"and this run has other; set data.vocabulary.kind: parent"):
         init_from.check_vocabulary(config, load.resolve(config).uri, other)
     init_from.check_vocabulary(forked(parent, "any", start={"vocabulary": "any"}), "nowhere", other)
     assert "init_from" in data.verify_vocabulary.__code__.co_names

@@ -22,6 +22,7 @@ OURS = {
     errors.DataError: FINAL,
     errors.CheckpointError: FINAL,
     errors.RunDirectoryError: FINAL,
+    errors.InUseError: FINAL,
     errors.IntegrityError: FINAL,
     errors.RecoverableError: RECOVERABLE,
     errors.Preempted: RECOVERABLE,

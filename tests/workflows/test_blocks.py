@@ -11,7 +11,7 @@ from t5core.config.edges import CheckpointRef, Cursor, Evaluation, SegmentRecord
 from t5core.rundir import RunDirectory
 from t5core.stages import check, evaluate, holding, initialise, segment
 from t5core.trainer import Trainer
-from tests.t5core.test_train_and_stages import inputs_in, settings_put_back
+from tests.t5core.stage_runs import inputs_in, settings_put_back
 from workflows import blocks
 
 
@@ -57,18 +57,18 @@ def calls(monkeypatch):
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    """A run whose segments end at 3, 4, 6 and 7."""
+    """A run whose segments end at 4, 5, 8 and 10."""
     return inputs_in(str(tmp_path_factory.mktemp("blocks")))
 
 
-@pytest.mark.parametrize(("stop", "blocks_run"), [(3, 1), (4, 2), (7, 4), (99, 4)])
+@pytest.mark.parametrize(("stop", "blocks_run"), [(4, 1), (5, 2), (10, 4), (99, 4)])
 def test_one_branch_of_a_conditional_runs(calls, inputs, stop, blocks_run):
     calls["stop at"] = stop
     end = blocks.train_in_segments(inputs=inputs)
     assert {name: calls[name] for name in ("train_segment", "evaluate", "check_actions")} == dict.fromkeys(
         ("train_segment", "evaluate", "check_actions"), blocks_run
     )
-    assert (end.checkpoint.step, end.halt) == (min(stop, 7), stop <= 7)
+    assert (end.checkpoint.step, end.halt) == (min(stop, 10), stop <= 10)
 
 
 def test_a_run_that_failed_goes_on_where_it_was(tmp_path, monkeypatch):

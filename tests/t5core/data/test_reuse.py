@@ -38,7 +38,7 @@ def edited(monkeypatch, module, change):
     )
 
 
-@pytest.mark.parametrize("module", ["t5core.data.preprocessors", "t5core.data.seqio_tasks", "t5core.data.noise"])
+@pytest.mark.parametrize("module", ["t5core.data.objectives", "t5core.data.spans", "t5core.data.noise"])
 def test_a_changed_body_makes_it_again_and_a_comment_does_not(tmp_path, text, monkeypatch, module):
     assert reason_to_make(tmp_path, text) == "no dataset yet"
     assert reason_to_make(tmp_path, text) is None

@@ -26,12 +26,10 @@ def leaves(state):
     return [leaf for leaf in jax.tree.leaves(state) if hasattr(leaf, "nbytes")]
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "emb_dim", "tolerance"),
-    [("adafactor", 256, 0.05), ("adamw", 8, 0.25)],  # below 1 MB metadata outweigh the arrays
-)
-def test_parameters_state_and_checkpoint_are_those_of_the_real_ones(tmp_path, optimizer, emb_dim, tolerance):
-    overrides = (f"model.emb_dim={emb_dim}", f"model.mlp_dim={4 * emb_dim}", f"train.optimizer.name={optimizer}")
+@pytest.mark.parametrize("optimizer", ["adafactor", "adamw"])
+def test_parameters_state_and_checkpoint_are_those_of_the_real_ones(tmp_path, optimizer):
+    """Of a megabyte or more: below that metadata outweigh the arrays, and depend on how the writes fell together."""
+    overrides = ("model.emb_dim=256", "model.mlp_dim=1024", f"train.optimizer.name={optimizer}")
     run = runs.run_in(tmp_path, *overrides)
     figures = model.model_figures(run.config, rows=4)
     state = build.make_trainer(run.config, seed=0).initial_state()
@@ -45,7 +43,7 @@ def test_parameters_state_and_checkpoint_are_those_of_the_real_ones(tmp_path, op
     with CheckpointStore(str(tmp_path / "checkpoints")) as store:
         store.save(1, trained.as_tree(), PROVENANCE, wait=True)
     files = [file for file in pathlib.Path(tmp_path / "checkpoints").rglob("*") if file.is_file()]
-    assert figures.checkpoint_bytes == pytest.approx(sum(file.stat().st_size for file in files), rel=tolerance)
+    assert figures.checkpoint_bytes == pytest.approx(sum(file.stat().st_size for file in files), rel=0.05)
 
 
 def test_more_rows_need_more_memory_and_micro_batches_less(tmp_path):
