@@ -7,7 +7,7 @@ UV_VERSION := 0.13.9
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export FLYTE_SDK_LOGGING_LEVEL ?= 40
 
-.PHONY: help pretrain check test lint types contracts tests torture benchmark-data benchmark-requirements format constraints clean
+.PHONY: help pretrain check test lint types contracts tests torture benchmark-data measure-memory benchmark-requirements format constraints clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,6 +54,11 @@ torture: .venv/.installed ## kill a small run 50 times at random moments and com
 
 benchmark-data: .venv-benchmark/.installed ## tokenising against SeqIO's cache script, reading against training
 	@$(BIN)/python -m benchmarks.data $(ARGS)
+
+SIZE ?= 2e9
+
+measure-memory: .venv/.installed ## take a text file of SIZE bytes through the data stages and weigh all processes
+	@$(BIN)/python -m benchmarks.memory --size $(SIZE)
 
 NOT_FOR_BEAM := beartype|pillow|protobuf|pyarrow|sentencepiece
 benchmark-requirements: .venv/.installed ## refresh benchmarks/requirements.txt
