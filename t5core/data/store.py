@@ -98,8 +98,10 @@ class RowWriter:
         begin, end = self._written, self._written + self._buffered
         pending = [array[begin:end].write(self._buffers[name][: end - begin]) for name, array in self._arrays.items()]
         with zarr.write_errors(self._folder):
-            for future in pending:
-                future.result()
+            # All are waited for: after a refusal nothing may write any more into a folder that is given up.
+            for refusal in [future.exception() for future in pending]:
+                if refusal is not None:
+                    raise refusal
         self._written, self._buffered = end, 0
 
     def close(self) -> SplitRecord:
