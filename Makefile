@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3.11
 BIN := .venv/bin
 UV_VERSION := 0.13.9
-# JAX's CPU device uses every core by itself; TensorFlow only tokenises.
+# JAX's CPU device uses every core by itself; TensorFlow only serves SeqIO's own tasks.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export FLYTE_SDK_LOGGING_LEVEL ?= 40
 

@@ -55,12 +55,54 @@ with pytest.raises(errors.RunDirectoryError, match="cannot write gs://nowhere/.*
 """
 
 
-def test_datasets_on_an_object_store(tmp_path):
-    """Written, found again, mixed, read at any step, and damage found, as on a disk."""
-    script = _SCRIPT.replace("LOCAL", str(tmp_path))
+def run_against_a_bucket(script):
+    """Returns what a script printed that saw a server of its own."""
     with bucket.serve() as served:
         environment = {**os.environ, **served.environment}
         done = subprocess.run(
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=False
         )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_datasets_on_an_object_store(tmp_path):
+    """Written, found again, mixed, read at any step, and damage found, as on a disk."""
+    run_against_a_bucket(_SCRIPT.replace("LOCAL", str(tmp_path)))
+
+
+_MATERIALISE = """
+import pytest
+from t5core import errors, storage
+from t5core.data import gathering, pieces, store
+from t5core.data.materialise import materialise_task
+from tests.t5core.data.task_runs import request_of, run_of
+
+pieces.PIECE_BYTES = 300
+text = "".join(f"document {number} of some words\\n" for number in range(60))
+storage.write_text("gs://bucket/text.txt", text)
+storage.write_text("LOCAL/text.txt", text)
+
+def ordered(root):
+    return request_of(run_of(root, [{"name": "t", "files": [f"{root}/text.txt"]}], workers=1))
+
+def names():
+    return {entry.name for entry in storage.path("gs://bucket/datasets").iterdir()}
+
+with pytest.MonkeyPatch.context() as patch:
+    def out(*args, **kwargs):
+        raise errors.RecoverableError("the store went away")
+    patch.setattr(gathering, "gather", out)
+    with pytest.raises(errors.RecoverableError, match="the store went away"):
+        materialise_task(ordered("gs://bucket"))
+(folder,) = (name for name in names() if name.strip("/").endswith(".shards"))
+remote, disk = materialise_task(ordered("gs://bucket")), materialise_task(ordered("LOCAL"))
+assert store.read_manifest(remote.uri).files == store.read_manifest(disk.uri).files
+assert not any(".shards" in name for name in names())
+"""
+
+
+def test_a_task_is_materialised_on_an_object_store(tmp_path):
+    """Text in pieces and shards lie there too; what a first attempt finished serves the second."""
+    output = run_against_a_bucket(_MATERIALISE.replace("LOCAL", str(tmp_path)))
+    assert output.count("are there from an earlier attempt") == 1
