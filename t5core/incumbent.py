@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from t5core import errors, progress, publishing, storage
+from t5core import errors, progress, publishing, records
 from t5core.checkpoints import index
 from t5core.config import load
 from t5core.config.edges import RunInputs
 from t5core.config.schema import PretrainConfig
-from t5core.metrics import json_numbers
 from t5core.publishing import Candidate, Remeasured
-from t5core.rundir import RunDirectory, read_record
+from t5core.rundir import RunDirectory
 
 
 def measure(inputs: RunInputs, *, settings: str) -> None:
@@ -42,14 +41,14 @@ def measure(inputs: RunInputs, *, settings: str) -> None:
     uri = RunDirectory(inputs.run.uri).incumbent_uri
     from t5core import agreement  # imports JAX
 
-    agreement.on_primary(lambda: storage.write_json(uri, json_numbers.encode(found.model_dump())))
+    agreement.on_primary(lambda: records.write(uri, found))
     told = f"{rule.task}/{rule.metric} {value:.6g} on this run's data" if value is not None else obstacle
     progress.say(f"incumbent of {rule.name!r}: step {candidate.checkpoint.step} of {candidate.run_name}, {told}")
 
 
 def recorded(run_uri: str) -> Remeasured | None:
     """Returns what `measure` has recorded last, None when it had nothing to do."""
-    return read_record(RunDirectory(run_uri).incumbent_uri, Remeasured)
+    return records.read(RunDirectory(run_uri).incumbent_uri, Remeasured)
 
 
 def _obstacle(inputs: RunInputs, candidate: Candidate) -> str:

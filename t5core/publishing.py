@@ -11,15 +11,12 @@ import datetime
 import math
 from typing import Literal
 
-import pydantic
-
-from t5core import errors, storage
+from t5core import errors, records, storage
 from t5core.checkpoints import index, pins
 from t5core.config.base import StrictModel
 from t5core.config.edges import CheckpointRef
 from t5core.config.publish_schema import PublishConfig
 from t5core.lock import RunLock
-from t5core.metrics import json_numbers
 from t5core.rundir import RunDirectory
 
 _POINTER, _HISTORY = "current.json", "history"
@@ -82,25 +79,19 @@ def current(root: str, name: str) -> Decision | None:
     Raises:
       IntegrityError: the pointer is damaged.
     """
-    uri = f"{folder(root, name)}/{_POINTER}"
-    try:
-        return _read(uri)
-    except FileNotFoundError:
-        return None
+    return _read(f"{folder(root, name)}/{_POINTER}")
 
 
-def _read(uri: str) -> Decision:
-    try:
-        return Decision.model_validate(json_numbers.decode(storage.read_json(uri)))
-    except pydantic.ValidationError as error:
-        raise errors.IntegrityError(f"{uri} is no record of a publication; bring it back from a copy") from error
+def _read(uri: str) -> Decision | None:
+    return records.read(uri, Decision, otherwise="is no record of a publication; bring it back from a copy")
 
 
 def history(root: str, name: str) -> list[Decision]:
     """Returns every decision about `name`, the oldest first."""
     place = storage.path(f"{folder(root, name)}/{_HISTORY}")
     files = sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []
-    return [_read(str(place / file)) for file in files if file.endswith(".json")]
+    decisions = [_read(str(place / file)) for file in files if file.endswith(".json")]
+    return [decision for decision in decisions if decision is not None]
 
 
 def publish_if_better(
@@ -149,7 +140,7 @@ def publish_if_better(
         )
         if better:
             _keep_for_good(candidate, name=config.name)
-            storage.write_json(f"{folder(root, config.name)}/{_POINTER}", json_numbers.encode(decision.model_dump()))
+            records.write(f"{folder(root, config.name)}/{_POINTER}", decision)
         _record(root, decision)
     return decision
 
@@ -191,7 +182,7 @@ def in_words(decision: Decision) -> str:
 def _record(root: str, decision: Decision) -> None:
     at = datetime.datetime.fromisoformat(decision.at)
     file = f"{at:%Y%m%dT%H%M%S.%f}-{decision.candidate.run_name}-{decision.candidate.checkpoint.step}.json"
-    storage.write_json(f"{folder(root, decision.name)}/{_HISTORY}/{file}", json_numbers.encode(decision.model_dump()))
+    records.write(f"{folder(root, decision.name)}/{_HISTORY}/{file}", decision)
 
 
 def _keep_for_good(candidate: Candidate, *, name: str) -> None:

@@ -12,11 +12,8 @@ import re
 import secrets
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-import pydantic
-
-from t5core import agreement, errors, storage
+from t5core import agreement, errors, records, storage
 from t5core.config.base import StrictModel
 from t5core.lock import RunLock
 from t5core.metrics import json_numbers
@@ -87,7 +84,7 @@ def opened(model_dir: str, *, random_seed: int | None, settings: Mapping[str, st
 
 def load(model_dir: str) -> RunRecord | None:
     """Returns the record of the run in `model_dir`, None before its first start."""
-    return _read(_path(model_dir), RunRecord)
+    return records.read(_path(model_dir), RunRecord, otherwise="is not a RunRecord; restore it from a copy")
 
 
 def read(model_dir: str) -> RunRecord:
@@ -99,7 +96,7 @@ def read(model_dir: str) -> RunRecord:
 
 def store(model_dir: str, record: RunRecord) -> None:
     """Writes the record; the first process alone does."""
-    agreement.on_primary(lambda: storage.write_json(_path(model_dir), record.model_dump(mode="json")))
+    agreement.on_primary(lambda: records.write(_path(model_dir), record))
 
 
 def claim(model_dir: str, *, random_seed: int | None, settings: Mapping[str, str]) -> RunRecord:
@@ -132,7 +129,7 @@ def claim(model_dir: str, *, random_seed: int | None, settings: Mapping[str, str
             )
     known = {name: now or existing.settings.get(name, "") for name, now in settings.items()}
     record = existing.model_copy(update={"settings": {**existing.settings, **known}})
-    storage.write_json(_path(model_dir), record.model_dump(mode="json"))
+    records.write(_path(model_dir), record)
     return record
 
 
@@ -159,7 +156,7 @@ def begun(model_dir: str, record: RunRecord, *, step: int, data_start: int, coun
 def write_decision(model_dir: str, decision: Decision) -> None:
     """Writes a decision; the first process alone does."""
     uri = f"{model_dir}/records/decision-{decision.step:08d}.json"
-    agreement.on_primary(lambda: storage.write_json(uri, json_numbers.encode(decision.model_dump())))
+    agreement.on_primary(lambda: records.write(uri, decision))
 
 
 def last_decision(model_dir: str, step: int) -> Decision | None:
@@ -168,13 +165,7 @@ def last_decision(model_dir: str, step: int) -> Decision | None:
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     steps = [int(match[1]) for name in names if (match := re.fullmatch(r"decision-(\d{8,})\.json", name))]
     known = [s for s in steps if s <= step]
-    return _read(f"{model_dir}/records/decision-{max(known):08d}.json", Decision) if known else None
-
-
-def _read(uri: str, model: type[Any]) -> Any:
-    try:
-        return model.model_validate(storage.read_json(uri))
-    except FileNotFoundError:
+    if not known:
         return None
-    except pydantic.ValidationError as error:
-        raise errors.IntegrityError(f"{uri} is not a {model.__name__}; restore it from a copy") from error
+    uri = f"{model_dir}/records/decision-{max(known):08d}.json"
+    return records.read(uri, Decision, otherwise="is not a Decision; restore it from a copy")

@@ -7,13 +7,11 @@ import re
 from collections.abc import Collection
 from typing import Any, TypeVar
 
-import pydantic
 import yaml
 
-from t5core import errors, storage
+from t5core import errors, records, storage
 from t5core.config.base import StrictModel
 from t5core.config.edges import Cursor, Evaluation, ParentRef, ResolvedRun, SegmentRecord
-from t5core.metrics import json_numbers
 
 _Record = TypeVar("_Record", bound=StrictModel)
 _MOST_DIFFERENCES = 3
@@ -111,7 +109,7 @@ class RunDirectory:
 
     def info(self) -> RunInfo | None:
         """Returns whose directory it is, or None while it is nobody's."""
-        return read_record(self.info_uri, RunInfo)
+        return records.read(self.info_uri, RunInfo)
 
     def claim(
         self, resolved: ResolvedRun, *, identity: str, config_text: str, may_differ: Collection[str] = ()
@@ -128,7 +126,7 @@ class RunDirectory:
         if info is None:
             info = RunInfo(name=resolved.config.run.name, identity=identity, seed=resolved.seed, created=_now())
             storage.write_text(self.config_uri, config_text)
-            storage.write_json(self.info_uri, info.model_dump())  # last: from here on the directory is taken
+            records.write(self.info_uri, info)  # last: from here on the directory is taken
         elif self._config_text() != config_text:
             storage.write_text(self.config_uri, config_text)
         return info
@@ -204,7 +202,7 @@ class RunDirectory:
 
     def parent(self) -> ParentRef | None:
         """Returns the checkpoint of another run that this run was started from, or None."""
-        return read_record(self._record_uri("parent"), ParentRef)
+        return records.read(self._record_uri("parent"), ParentRef)
 
     def write_segment(self, record: SegmentRecord) -> None:
         """Writes the record of the segment that ends at `record.end`."""
@@ -212,7 +210,7 @@ class RunDirectory:
 
     def segment(self, end: int) -> SegmentRecord | None:
         """Returns the record of the segment that ends at `end`, or None while it is not finished."""
-        return read_record(self._record_uri(f"segment-{end:08d}"), SegmentRecord)
+        return records.read(self._record_uri(f"segment-{end:08d}"), SegmentRecord)
 
     def segments(self) -> list[SegmentRecord]:
         """Returns the records of the finished segments, by their end."""
@@ -228,7 +226,7 @@ class RunDirectory:
 
     def evaluation(self, step: int) -> Evaluation | None:
         """Returns the evaluation of `step`, or None when there is none."""
-        return read_record(self.evaluation_uri(step), Evaluation)
+        return records.read(self.evaluation_uri(step), Evaluation)
 
     def evaluations(self) -> list[Evaluation]:
         """Returns all evaluations, by step."""
@@ -243,13 +241,13 @@ class RunDirectory:
         return self._read_all("actions-", Cursor)
 
     def _write(self, name: str, record: StrictModel) -> None:
-        storage.write_json(self._record_uri(name), json_numbers.encode(record.model_dump()))
+        records.write(self._record_uri(name), record)
 
     def _read_all(self, prefix: str, model: type[_Record]) -> list[_Record]:
         folder = storage.path(f"{self.uri}/records")
         names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-        records = [read_record(str(folder / n), model) for n in names if n.startswith(prefix) and n.endswith(".json")]
-        return [record for record in records if record is not None]
+        found = [records.read(str(folder / n), model) for n in names if n.startswith(prefix) and n.endswith(".json")]
+        return [record for record in found if record is not None]
 
 
 _ABSENT = "not set"
@@ -261,20 +259,6 @@ def _now() -> str:
 
 def _stage_name(record: StageRecord) -> str:
     return f"stage-{record.stage}-{record.name}" if record.name else f"stage-{record.stage}"
-
-
-def read_record(uri: str, model: type[_Record]) -> _Record | None:
-    """Returns the record at `uri`, or None when there is none.
-
-    Raises:
-      IntegrityError: what lies there is not a `model`.
-    """
-    try:
-        return model.model_validate(storage.read_json(uri))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except pydantic.ValidationError as error:
-        raise errors.IntegrityError(f"{uri} is not a {model.__name__}; delete it and run again") from error
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -11,9 +11,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-import pydantic
-
-from t5core import cron, errors, storage
+from t5core import cron, errors, records, storage
 from t5core.config.base import StrictModel
 from t5core.config.data_schema import TaskConfig
 from t5core.config.schedule_schema import ScheduleConfig
@@ -82,7 +80,7 @@ def admit(
             going = _going(f"{folder}.json", root, execution, schedule, now())
             if going is None:
                 claim = Claim(run_name=run_name, execution=execution, process=this_process(), since=now().timestamp())
-                storage.write_json(f"{folder}.json", claim.model_dump())
+                records.write(f"{folder}.json", claim)
                 return Tick(fire=fire, run_name=run_name, go=True, reason=f"the tick of {fire:%Y-%m-%d %H:%M} UTC")
         told = f"{going.run_name} is still going (in {going.execution or going.process})"
         if schedule.overlap == "skip":
@@ -137,12 +135,9 @@ def _going(
     uri: str, root: str, execution: str | None, schedule: ScheduleConfig, now: datetime.datetime
 ) -> Claim | None:
     """Returns the tick that was let in last if somebody else is still working on it."""
-    try:
-        claim = Claim.model_validate(storage.read_json(uri))
-    except FileNotFoundError:
+    claim = records.read(uri, Claim, otherwise="is no record of a tick; delete it if no run is under way")
+    if claim is None:
         return None
-    except pydantic.ValidationError as error:
-        raise errors.IntegrityError(f"{uri} is no record of a tick; delete it if no run is under way") from error
     if (claim.execution, claim.process) == (execution, this_process()) or (execution and claim.execution == execution):
         return None  # another attempt of the same
     directory = RunDirectory(f"{root.rstrip('/')}/{claim.run_name}")

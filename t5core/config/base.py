@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from typing import Any
@@ -16,6 +17,21 @@ class StrictModel(pydantic.BaseModel):
 
     # JSON has no word for NaN and the infinities; by default they would travel between tasks as null.
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True, ser_json_inf_nan="strings")
+
+
+def require_plain(name: str, *, of: str, longest: int = 80) -> None:
+    """Refuses a name that cannot be part of a path everywhere.
+
+    Args:
+      name: given by the user.
+      of: what it names, for the message.
+      longest: characters that it may have.
+
+    Raises:
+      ValueError: it is too long, or has other characters than letters, digits, '.', '_' and '-'.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or len(name) > longest:
+        raise ValueError(f"{name!r} cannot name {of}; use letters, digits, '.', '_' and '-'")
 
 
 def describe(error: pydantic.ValidationError, root: type[pydantic.BaseModel]) -> str:

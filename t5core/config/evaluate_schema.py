@@ -7,14 +7,13 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from t5core.config.base import StrictModel
 from t5core.config.data_schema import TaskConfig
-from t5core.config.schema import ClusterConfig, EvaluateConfig
+from t5core.config.schema import ClusterConfig, EvaluateConfig, RunPlace
 
 
-class EvaluationPlace(StrictModel):
+class EvaluationPlace(RunPlace):
     """Where the table and the report lie; datasets and the evaluations themselves are shared below `root`."""
 
-    name: str = Field(default="evaluate", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="folder under root")
-    root: str = Field(default="runs", description="folder or gs:// prefix that holds runs and datasets")
+    name: str = Field(default="evaluate", description="folder of the evaluation under run.root")
 
 
 class EvaluationConfig(StrictModel):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import pydantic
 from pydantic import Field
 
-from t5core.config.base import StrictModel
+from t5core.config.base import StrictModel, require_plain
 
 
 class PublishConfig(StrictModel):
@@ -30,6 +29,5 @@ class PublishConfig(StrictModel):
     @pydantic.field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", name):
-            raise ValueError(f"{name!r} cannot name a file; use letters, digits, '.', '_' and '-'")
+        require_plain(name, of="a file")
         return name

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import pydantic
 from pydantic import Field
 
 from t5core import cron
-from t5core.config.base import StrictModel
+from t5core.config.base import StrictModel, require_plain
 
 
 class ScheduleConfig(StrictModel):
@@ -31,8 +30,7 @@ class ScheduleConfig(StrictModel):
     @pydantic.field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", name):
-            raise ValueError(f"{name!r} cannot name runs; use letters, digits, '.', '_' and '-'")
+        require_plain(name, of="runs")
         return name
 
     @pydantic.field_validator("cron")

@@ -7,14 +7,13 @@ nobody changes them.
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import pydantic
 from pydantic import Field, PositiveInt
 
 from t5core import errors
-from t5core.config.base import StrictModel
+from t5core.config.base import StrictModel, require_plain
 from t5core.config.data_schema import DataConfig
 from t5core.config.init_schema import InitFromConfig
 from t5core.config.presets import Architecture, Family, preset
@@ -37,8 +36,9 @@ class RunPlace(StrictModel):
     @pydantic.field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) or name in _SHARED:
-            raise ValueError(f"{name!r} cannot name a folder; use letters, digits, '.', '_' and '-'")
+        require_plain(name, of="a folder", longest=100)
+        if name in _SHARED:
+            raise ValueError(f"{name!r} is a folder that runs share; choose another name")
         return name
 
 

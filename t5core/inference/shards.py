@@ -6,9 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 
-import pydantic
-
-from t5core import errors, fingerprints, progress, storage
+from t5core import errors, fingerprints, progress, records, storage
 from t5core.config.infer_edges import ShardRef, ShardRequest
 from t5core.inference import sources
 from t5core.inference.columns import Kinds
@@ -94,7 +92,7 @@ def work_through(request: ShardRequest) -> ShardRef:
         reused=False,
         reason=reason,
     )
-    storage.write_json(_record_of(uri), shard.model_dump(mode="json"))  # last: from here on the shard counts
+    records.write(_record_of(uri), shard)  # last: from here on the shard counts
     bad = f", {shard.bad} unusable" if shard.bad else ""
     progress.say(f"{name}: done in {shard.seconds:.1f} s ({reason}{bad})")
     return shard
@@ -157,10 +155,8 @@ def _committed(uri: str, *, folder: str, span: str, wanted: dict[str, str]) -> t
 
 def _read(record: str) -> ShardRef | None:
     try:
-        return ShardRef.model_validate(storage.read_json(record))
-    except FileNotFoundError:
-        return None
-    except (pydantic.ValidationError, errors.IntegrityError):
+        return records.read(record, ShardRef)
+    except errors.IntegrityError:
         return None  # written by another version, or damaged: the shard is made again
 
 

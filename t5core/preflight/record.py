@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from t5core import storage
+from t5core import records
 from t5core.config.base import StrictModel
-from t5core.rundir import RunDirectory, read_record
+from t5core.rundir import RunDirectory
 
 
 class Devices(StrictModel):
@@ -115,7 +115,7 @@ class Preflight(StrictModel):
 
 def write(run_uri: str, preflight: Preflight) -> None:
     """Writes the preflight into the run directory."""
-    storage.write_json(RunDirectory(run_uri).preflight_uri, preflight.model_dump(mode="json"))
+    records.write(RunDirectory(run_uri).preflight_uri, preflight)
 
 
 def read(run_uri: str) -> Preflight | None:
@@ -124,4 +124,4 @@ def read(run_uri: str) -> Preflight | None:
     Raises:
       IntegrityError: what lies there is none.
     """
-    return read_record(RunDirectory(run_uri).preflight_uri, Preflight)
+    return records.read(RunDirectory(run_uri).preflight_uri, Preflight)

@@ -8,7 +8,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from t5core import storage
+from t5core import records, storage
 from t5core.checkpoints.record import package_versions
 from t5core.config import yaml_text
 from t5core.config.edges import Evaluation
@@ -17,7 +17,7 @@ from t5core.metrics import json_numbers
 from t5core.report import figures, rendering, tables
 from t5core.report.summary import Failure
 from t5core.report.tables import Table
-from t5core.rundir import RunDirectory, StageRecord, read_record
+from t5core.rundir import RunDirectory, StageRecord
 
 PLAN = "plan.json"
 
@@ -43,7 +43,7 @@ def write(plan: EvaluationPlan, results: Sequence[EvaluatedCheckpoint]) -> tuple
 
 def write_failed(uri: str, failure: Failure) -> bool:
     """Writes summary.json and report.html of the evaluation in the folder `uri`; False: there is none of that."""
-    plan = read_record(f"{uri}/{PLAN}", EvaluationPlan)
+    plan = records.read(f"{uri}/{PLAN}", EvaluationPlan)
     if plan is None:
         return False
     account = {"name": plan.config.run.name, "status": "failed", "uri": RunDirectory(uri).summary_uri}

@@ -6,14 +6,11 @@ import os
 import tempfile
 from typing import TYPE_CHECKING
 
-import pydantic
-
-from t5core import errors, progress, storage
+from t5core import errors, progress, records, storage
 from t5core.checkpoints import index
 from t5core.config import load
 from t5core.config.convert_edges import Conversion, ConversionPlan, ConversionSummary, SourceRef
 from t5core.config.convert_schema import ConvertConfig, DestinationConfig, SourceConfig
-from t5core.metrics import json_numbers
 
 if TYPE_CHECKING:
     from t5core.importers.contents import Contents
@@ -99,7 +96,7 @@ def convert(plan: ConversionPlan) -> Conversion:
         reused=False,
         reason="no conversion yet",
     )
-    storage.write_json(_record_uri(plan), conversion.model_dump(mode="json"))
+    records.write(_record_uri(plan), conversion)
     progress.say(f"convert: wrote {checkpoint} ({len(found.params)} parameters)")
     return conversion
 
@@ -115,12 +112,9 @@ def _existing(plan: ConversionPlan) -> Conversion | None:
       RunDirectoryError: the folder has another conversion.
       CheckpointError: what it wrote was changed.
     """
-    try:
-        made = Conversion.model_validate(storage.read_json(_record_uri(plan)))
-    except FileNotFoundError:
+    made = records.read(_record_uri(plan), Conversion)
+    if made is None:
         return None
-    except pydantic.ValidationError as error:
-        raise errors.IntegrityError(f"{_record_uri(plan)} is not of a conversion; delete it and run again") from error
     if made.plan.fingerprint != plan.fingerprint:
         raise errors.RunDirectoryError(
             f"{plan.uri} holds the conversion of {made.plan.source.uri} to {made.plan.destination}, by other settings "
@@ -182,10 +176,10 @@ def compare(conversion: Conversion) -> tuple[ConversionSummary, str]:
         parity=f"{plan.uri}/parity.json",
     )
     page = parity_page.render(summary, report, conversion)
-    storage.write_json(summary.parity, json_numbers.encode(report.model_dump(mode="json")))
+    records.write(summary.parity, report)
     storage.write_text(f"{plan.uri}/parity.txt", parity.render(report))
     storage.write_text(summary.report, page)
-    storage.write_json(summary.uri, json_numbers.encode(summary.model_dump(mode="json")))
+    records.write(summary.uri, summary)
     if not report.is_equal:
         raise errors.IntegrityError(
             f"{conversion.checkpoint} differs from its source; {plan.uri}/parity.txt says where"

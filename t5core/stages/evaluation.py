@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from t5core import errors, progress, sharing, storage
+from t5core import errors, progress, records, sharing, storage
 from t5core.checkpoints import locating
 from t5core.config import load, yaml_text
 from t5core.config.edges import DatasetRef, Evaluation, RunInputs, TaskRequest
@@ -105,7 +105,7 @@ def _claim(plan: EvaluationPlan, *, owner: str | None) -> None:
     holding.hold(plan.uri, owner=owner)
     for stale in storage.path(f"{plan.uri}/records").glob("stage-*.json") if "records" in names else ():
         stale.unlink()  # of tasks that may not be evaluated on any more
-    storage.write_json(f"{plan.uri}/{evaluation_table.PLAN}", plan.model_dump(mode="json"))
+    records.write(f"{plan.uri}/{evaluation_table.PLAN}", plan)
     storage.write_text(directory.config_uri, yaml_text.dump(plan.config.model_dump(mode="json")))
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from t5core import incumbent, progress, publishing, storage
+from t5core import incumbent, progress, publishing, records
 from t5core.checkpoints import index
 from t5core.config.edges import Cursor, Evaluation, RunInputs
 from t5core.config.publish_schema import PublishConfig
-from t5core.metrics import json_numbers
 from t5core.publishing import Candidate
 from t5core.rundir import RunDirectory
 from t5core.stages import evaluate, failure
@@ -33,8 +32,7 @@ def publish(inputs: RunInputs, cursor: Cursor, *, owner: str | None = None) -> C
             remeasured=incumbent.recorded(inputs.run.uri),
             execution=owner,
         )
-        uri = RunDirectory(inputs.run.uri).publication_uri
-        storage.write_json(uri, json_numbers.encode(decision.model_dump()))
+        records.write(RunDirectory(inputs.run.uri).publication_uri, decision)
     progress.say(f"publish: {publishing.in_words(decision)}")
     return cursor
 
