@@ -42,22 +42,27 @@ def main() -> None:
     """Measures and prints, a line for each figure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--documents", type=int, default=50_000)
+    parser.add_argument("--words", type=int, default=200, help="the most in a document, at least 20")
     parser.add_argument("--seqio-python", default=".venv-benchmark/bin/python", help="an interpreter with Beam")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="benchmark-data-") as folder:
-        _compare_tokenising(pathlib.Path(folder), count=arguments.documents, seqio_python=arguments.seqio_python)
+        size = _write_documents(pathlib.Path(folder), arguments.documents, words=arguments.words)
+        progress.say(
+            f"{arguments.documents} documents of {size / arguments.documents:.0f} bytes, inputs and targets, "
+            f"in {_FILES} files"
+        )
+        _compare_tokenising(pathlib.Path(folder), arguments)
     _compare_reading()
 
 
-def _compare_tokenising(folder: pathlib.Path, *, count: int, seqio_python: str) -> None:
-    size = _write_documents(folder, count)
-    progress.say(f"{count} documents of {size / count:.0f} bytes, inputs and targets, in {_FILES} files")
-    run = _run_over(folder)
+def _compare_tokenising(folder: pathlib.Path, arguments: argparse.Namespace) -> None:
+    count = arguments.documents
+    run = _run_over(folder, words=arguments.words)
     vocabulary = build_vocabulary(run).reference
     request = TaskRequest(run=run, vocabulary=vocabulary, task="benchmark")
     ours = _cost([sys.executable, "-m", "benchmarks.materialise_request", request.model_dump_json()])
     script = [
-        seqio_python,
+        arguments.seqio_python,
         "-m",
         "seqio.scripts.cache_tasks_main",
         "--tasks=benchmark",
@@ -72,25 +77,25 @@ def _compare_tokenising(folder: pathlib.Path, *, count: int, seqio_python: str) 
     progress.say(f"  ours is {times:.1f} times as fast, and takes a {cheaper:.1f}th of the CPU time")
 
 
-def _write_documents(folder: pathlib.Path, count: int) -> int:
-    """Writes .tsv files of words that occur in Python's documentation and returns their bytes."""
-    words = " ".join(document.columns["text"] for document in corpus.documents("python_docs")).split()
+def _write_documents(folder: pathlib.Path, count: int, *, words: int) -> int:
+    """Writes .tsv files of up to `words` words from Python's documentation a line, and returns their bytes."""
+    all_words = " ".join(document.columns["text"] for document in corpus.documents("python_docs")).split()
     draw, size = random.Random(0), 0
     for file in range(_FILES):
         with open(folder / f"{file}.tsv", "w", encoding="utf-8") as handle:
             handle.write("inputs\ttargets\n")
             for _ in range(file, count, _FILES):
-                begin = draw.randrange(len(words) - 200)
-                text = words[begin : begin + draw.randint(20, 200)]
+                begin = draw.randrange(len(all_words) - words)
+                text = all_words[begin : begin + draw.randint(20, words)]
                 size += handle.write("\t".join((" ".join(text[:-10]), " ".join(text[-10:]))) + "\n")
     return size
 
 
-def _run_over(folder: pathlib.Path) -> ResolvedRun:
+def _run_over(folder: pathlib.Path, *, words: int) -> ResolvedRun:
     task = {"name": "benchmark", "files": [f"{folder}/*.tsv"], "objective": "supervised", "validation_fraction": 0}
     data = {
         "tasks": [task],
-        "feature_lengths": {"inputs": 1536, "targets": 384},  # nothing is cut
+        "feature_lengths": {"inputs": 8 * words, "targets": 384},  # nothing is cut
         "vocabulary": {"size": 2000, "extra_ids": _EXTRA_IDS},
         "allow_missing_split": True,
     }
