@@ -95,7 +95,7 @@ def _run_over(folder: pathlib.Path, *, words: int) -> ResolvedRun:
     task = {"name": "benchmark", "files": [f"{folder}/*.tsv"], "objective": "supervised", "validation_fraction": 0}
     data = {
         "tasks": [task],
-        "feature_lengths": {"inputs": 8 * words, "targets": 384},  # nothing is cut
+        "feature_lengths": {"inputs": 4 * words, "targets": 384},  # nothing is cut
         "vocabulary": {"size": 2000, "extra_ids": _EXTRA_IDS},
         "allow_missing_split": True,
     }

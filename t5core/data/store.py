@@ -30,7 +30,7 @@ READ_CACHE_BYTES = 8 << 20
 
 
 class RowWriter:
-    """Appends rows to one split below `folder`, holding at most one shard of each feature in memory."""
+    """Appends rows to one split below `folder`, holding at most two shards of each feature in memory."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class RowWriter:
         }
         self._written = self._buffered = 0
         self._tokens = dict.fromkeys(self._features, 0)
+        self._pending: list[Any] = []
 
     @property
     def rows(self) -> int:
@@ -93,20 +94,36 @@ class RowWriter:
         return array
 
     def _flush(self) -> None:
+        """Hands the buffered rows on to be written while the next ones are gathered."""
         if not self._buffered:
             return
+        self._settle()
         begin, end = self._written, self._written + self._buffered
-        pending = [array[begin:end].write(self._buffers[name][: end - begin]) for name, array in self._arrays.items()]
+        self._pending = [
+            array[begin:end].write(self._buffers[name][: end - begin]) for name, array in self._arrays.items()
+        ]
+        for write in self._pending:
+            write.copy.exception()  # from here on the buffer may change; what failed is told when it is settled
+        self._written, self._buffered = end, 0
+
+    def _settle(self) -> None:
+        """Waits until what was handed on is on disk."""
         with zarr.write_errors(self._folder):
             # All are waited for: after a refusal nothing may write any more into a folder that is given up.
-            for refusal in [future.exception() for future in pending]:
+            for refusal in [write.exception() for write in self._pending]:
                 if refusal is not None:
                     raise refusal
-        self._written, self._buffered = end, 0
+        self._pending = []
+
+    def wait(self) -> None:
+        """Waits until nothing is being written any more, whatever came of it."""
+        for write in self._pending:
+            write.exception()
 
     def close(self) -> SplitRecord:
         """Writes what is left and returns what the split holds."""
         self._flush()
+        self._settle()
         for name, spec in self._features.items():
             zarr.finish(f"{self._folder}/{name}", spec, rows=self._written, **self._grid)
         self._buffers.clear()
@@ -131,10 +148,12 @@ class DatasetWriter:
         self.uri = uri.rstrip("/")
         self._scratch = Scratch(self.uri)
         self.folder = self._scratch.folder
+        self._writers: list[RowWriter] = []
 
     def rows(self, split: str, features: Mapping[str, FeatureSpec], *, rows_per_shard: int | None = None) -> RowWriter:
         """Returns the writer of one split's rows."""
-        return RowWriter(self.folder, features, split=split, rows_per_shard=rows_per_shard)
+        self._writers.append(RowWriter(self.folder, features, split=split, rows_per_shard=rows_per_shard))
+        return self._writers[-1]
 
     def commit(self, manifest: Manifest) -> Manifest:
         """Makes the dataset visible and returns its manifest with the files filled in, or the one that was first."""
@@ -148,6 +167,8 @@ class DatasetWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
+        for writer in self._writers:
+            writer.wait()  # a late write would bring the folder back
         self._scratch.discard()
 
 

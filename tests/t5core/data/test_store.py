@@ -276,6 +276,29 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+def test_a_writer_that_gives_up_waits_for_what_is_being_written_before_its_folder_goes(tmp_path):
+    there = []
+
+    class Write:
+        def __init__(self, folder):
+            self.folder = folder
+
+        def exception(self):
+            there.append(os.path.isdir(self.folder))
+
+    def write():
+        with store.DatasetWriter(str(tmp_path / "dataset")) as writer:
+            train = writer.rows("train", FEATURES, rows_per_shard=64)
+            train.append(_content())
+            train._pending.append(Write(writer.folder))
+            train.append({"inputs": np.full((1, 6), 70_000), "masks": np.zeros((1, 3), int)})
+
+    with pytest.raises(errors.DataError, match="70000"):
+        write()
+    assert there == [True]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_killed_writer_leaves_nothing_that_looks_finished_and_the_next_one_sweeps(tmp_path):
     target = tmp_path / "t-f"
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(target)], check=False, timeout=60)
@@ -318,6 +341,11 @@ def test_no_right_to_write_is_one_line(tmp_path):
         store.DatasetWriter(str(tmp_path / "file/d"))
 
 
+def _append_and_close(rows, content):
+    rows.append(content)
+    rows.close()
+
+
 def test_no_space_is_one_line_and_leaves_nothing(tmp_path):
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -326,7 +354,7 @@ def test_no_space_is_one_line_and_leaves_nothing(tmp_path):
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
         with pytest.raises(errors.RunDirectoryError, match=r"cannot write .*/train: .*; free space or choose another"):
-            rows.append(_content(1024))
+            _append_and_close(rows, _content(1024))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         writer.__exit__(None, None, None)
