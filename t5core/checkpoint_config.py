@@ -39,7 +39,7 @@ class SaveCheckpointConfig(_Config):
       period: steps between checkpoints, at its multiples; None or 0: none but the ones at stops and `checkpoint_steps`.
       checkpoint_steps: absolute steps that have a checkpoint too, in any order.
       keep: newest ones to keep; None keeps all. A folder that holds a file PINNED stays in any case, and so does what
-        a `t5core.keeping.KeepBestAction` among the actions wants.
+        a `t5core.actions.keeping.KeepBestAction` among the actions wants.
       keep_period: every checkpoint at a multiple of so many steps stays too; None: no such rule. It is what
         `force_keep_period` is to T5X's `SaveBestCheckpointer`.
       keep_dataset_checkpoints: refused: no state of the data is stored that could be kept or deleted by itself.

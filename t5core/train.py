@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from t5core import datasets, loading, run_start
-from t5core.actions import BaseAction
+from t5core import datasets
+from t5core.actions.base import BaseAction
+from t5core.actions.decision import action_set, run_actions
 from t5core.checkpoint_config import CheckpointConfig
 from t5core.dataset_config import DatasetConfig
-from t5core.decision import action_set, run_actions
 from t5core.evaluation.inference import seqio_evaluator
 from t5core.metrics.summary_writer import SummaryWriter
 from t5core.models.base import BaseTransformerModel
 from t5core.partitioning import Partitioner
-from t5core.preparation import Periods, RandomNumbers, Sources, Steps, check
+from t5core.running import loading, run_start
+from t5core.running.preparation import Periods, RandomNumbers, Sources, Steps, check
+from t5core.starting.state_initializer import TrainStateInitializer
 from t5core.state import TrainState
-from t5core.state_initializer import TrainStateInitializer
 from t5core.trainer import Trainer
 
 __all__ = ["run_actions", "train"]

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from t5core import batches, build, errors, init_from, keeping, preemption, progress, schedule
+from t5core import batches, build, errors, preemption, progress, schedule
+from t5core.actions import keeping
 from t5core.checkpoints import index
 from t5core.checkpoints.record import Provenance, SchedulePosition
 from t5core.checkpoints.store import CheckpointStore
@@ -15,6 +16,7 @@ from t5core.data.reader import BatchReader
 from t5core.loop import Batches, Loop, StepMetrics
 from t5core.metrics.writer import MetricWriter
 from t5core.rundir import RunDirectory
+from t5core.starting import init_from
 from t5core.state import TrainState
 from t5core.trainer import Trainer
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from t5core import agreement, progress
-from t5core.actions import ActionMode
-from t5core.decision import ActionSet
+from t5core.actions.base import ActionMode
+from t5core.actions.decision import ActionSet
 from t5core.evaluation import results
 from t5core.evaluation.inference import InferenceEvaluator, PendingMetrics
 from t5core.evaluation.training_eval import TrainEvaluator

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 
-from t5core import keeping, schedule, storage
+from t5core import schedule, storage
+from t5core.actions import keeping
 from t5core.checkpoints import index, retention
 from t5core.config.publish_schema import PublishConfig
 from t5core.config.train_schema import TrainConfig

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 
-from t5core import budget, configured_actions, keeping, progress
-from t5core.actions import TRAIN_TASK, ActionMode
+from t5core import progress
+from t5core.actions import budget, configured, keeping
+from t5core.actions.base import TRAIN_TASK, ActionMode
+from t5core.actions.decision import ActionSet
 from t5core.checkpoints import retention
 from t5core.config.edges import Cursor, Evaluation, RunInputs, SegmentRecord
-from t5core.decision import ActionSet
 from t5core.rundir import RunDirectory
 from t5core.stages import failure
 
@@ -33,10 +34,10 @@ def _decided(inputs: RunInputs, cursor: Cursor, segment: SegmentRecord, evaluati
     directory, checkpoint = RunDirectory(inputs.run.uri), segment.checkpoint
     configs = inputs.run.config.train.actions
     spent = functools.partial(budget.recorded, directory, checkpoint.step)
-    budgets = configured_actions.after_a_segment(configs, spent=spent)
+    budgets = configured.after_a_segment(configs, spent=spent)
     if not (budgets or evaluation.metrics):
         return cursor.model_copy(update={"checkpoint": checkpoint})
-    others = configured_actions.after_an_evaluation(configs)
+    others = configured.after_an_evaluation(configs)
     acts = ActionSet({ActionMode.TRAIN: budgets, ActionMode.TRAIN_EVAL: others}, alone=True)
     acts.load(cursor.action_state)
     acts.look(ActionMode.TRAIN, checkpoint, {TRAIN_TASK: {}})

@@ -6,7 +6,8 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from t5core import configured_actions, progress, storage
+from t5core import progress, storage
+from t5core.actions import configured
 from t5core.config.edges import DatasetRef, ResolvedRun, RunInputs, TaskRequest, VocabularyRef
 from t5core.rundir import RunDirectory, StageRecord
 from t5core.stages import failure, preflight
@@ -89,11 +90,9 @@ def verify_vocabulary(
     with _recorded(run, "verify") as record:
         report = vocabulary_verification.verify_vocabulary(run, vocabulary, tasks)
         splits = {task.name: manifest.load(task.uri) for task in tasks}
-        configured_actions.check_evaluated(
-            run.config, {name: found.splits if found else () for name, found in splits.items()}
-        )
+        configured.check_evaluated(run.config, {name: found.splits if found else () for name, found in splits.items()})
         if run.config.run.init_from is not None:
-            from t5core import init_from
+            from t5core.starting import init_from
 
             init_from.check_vocabulary(run.config, run.uri, vocabulary)
         worst = max(report.unknown_rates.values(), default=0.0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from t5core import errors, fingerprints, parent_checkpoint, progress, storage
+from t5core import errors, fingerprints, progress, storage
 from t5core.checkpoints import index, locating
 from t5core.config import load
 from t5core.config.convert_schema import SourceConfig
 from t5core.config.schema import PretrainConfig
 from t5core.lock import RunLock
+from t5core.starting import parent_checkpoint
 
 # What decides the state that comes of a foreign checkpoint.
 _IMPORTERS = ("contents", "huggingface", "huggingface_config", "huggingface_names", "t5x", "t5x_scanned")
@@ -58,8 +59,9 @@ def _is_foreign(place: str) -> bool:
     """Tells whether a run cannot start from what lies at `place` before it is imported."""
     if not storage.path(place).is_dir():
         return False
-    from t5core import restore, trees
+    from t5core import trees
     from t5core.importers import formats, t5x_scanned
+    from t5core.starting import restore
 
     kind = formats.detect(place)
     if kind == "t5x":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from t5core import configured_actions, parent_checkpoint, progress, publishing, schedule, ticks
+from t5core import progress, publishing, schedule, ticks
+from t5core.actions import configured
 from t5core.config import load, yaml_text
 from t5core.config.edges import ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import PretrainConfig
 from t5core.rundir import RunDirectory, StageRecord
 from t5core.stages import holding
+from t5core.starting import parent_checkpoint
 
 _MAY_DIFFER = [".".join(path) for path in load.FREE_SETTINGS]
 
@@ -95,12 +97,13 @@ def check(config: PretrainConfig) -> None:
     """
     schedule.of(config.train)
     ticks.refuse_undated(config.data.tasks)
-    configured_actions.check(config)
+    configured.check(config)
     if config.publish is not None:
         publishing.check(config.publish, root=config.run.root)
-    from t5core import build, init_from
+    from t5core import build
     from t5core.data.materialise import check_task
     from t5core.data.vocabulary_verification import check_embedding_rows
+    from t5core.starting import init_from
 
     for task in config.data.tasks:
         check_task(config, task)

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from t5core import errors
-from t5core.actions import BaseAction
+from t5core.actions.base import BaseAction
 from t5core.checkpoint_config import CheckpointConfig
-from t5core.state_initializer import TrainStateInitializer
+from t5core.starting.state_initializer import TrainStateInitializer
 from t5core.train import train
 from tests.t5core import tiny, train_runs
 from tests.t5core.train_runs import lines, run, saving, steps_saved
@@ -352,7 +352,7 @@ def test_what_t5x_tells_jax_s_monitoring_is_told(tmp_path, monkeypatch):
 def test_garbage_is_collected_at_multiples_of_its_period_and_at_the_end(tmp_path, monkeypatch):
     steps = []
     notes = []
-    monkeypatch.setattr("t5core.training_run.gc.collect", lambda: steps.append(notes[-1][1] if notes else 0))
+    monkeypatch.setattr("t5core.running.training_run.gc.collect", lambda: steps.append(notes[-1][1] if notes else 0))
     seen = Noting(notes, "")
     run(tmp_path, gc_period=4, total_steps=9, stats_period=3, actions={"TRAIN": [seen]}, checkpoint_cfg=saving(None))
     assert [step for _, step, _ in notes] == [1, 3, 4, 6, 8, 9]

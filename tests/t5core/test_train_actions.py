@@ -7,9 +7,10 @@ import types
 import jax.numpy as jnp
 import pytest
 
-from t5core import errors, run_record
-from t5core.actions import ActionMode, BaseAction, EarlyStoppingAction, TerminateOnNanAction
+from t5core import errors
+from t5core.actions.base import ActionMode, BaseAction, EarlyStoppingAction, TerminateOnNanAction
 from t5core.checkpoints import index
+from t5core.running import run_record
 from t5core.train import run_actions
 from tests.t5core import train_runs
 from tests.t5core.fake_evaluator import FakeEvaluator

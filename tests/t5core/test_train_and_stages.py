@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from t5core import build
-from t5core.actions import EarlyStoppingAction
+from t5core.actions.base import EarlyStoppingAction
 from t5core.checkpoint_config import CheckpointConfig, SaveCheckpointConfig
 from t5core.checkpoints import index
 from t5core.config.edges import RunInputs

@@ -15,7 +15,7 @@ from unittest import mock
 import jax
 
 from t5core import agreement
-from t5core.actions import ActionMode, BaseAction
+from t5core.actions.base import ActionMode, BaseAction
 from t5core.checkpoints import digest, index
 from t5core.config.edges import RunInputs
 from t5core.evaluation import checkpoint

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from t5core.actions import BaseAction
+from t5core.actions.base import BaseAction
 
 calls = []
 

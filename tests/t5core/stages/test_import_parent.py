@@ -4,10 +4,11 @@ import shutil
 
 import pytest
 
-from t5core import errors, restore
+from t5core import errors
 from t5core.checkpoints import index
 from t5core.importers import t5x
 from t5core.stages import import_parent
+from t5core.starting import restore
 from tests.t5core import small_runs
 from tests.t5core.importers import making
 

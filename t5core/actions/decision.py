@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from t5core import actions as all_actions
 from t5core import errors
-from t5core.actions import ActionMode, BaseAction, MetricsByTask
+from t5core.actions import base
+from t5core.actions.base import ActionMode, BaseAction, MetricsByTask
 
 # By `ActionMode`, or by its name as in T5X.
 ActionMap = Mapping[Any, Sequence[BaseAction]]
@@ -31,7 +31,7 @@ def run_actions(mode: ActionMode, actions: ActionMap, train_state: Any, metrics_
     chosen = [*actions.get(mode, ()), *actions.get(mode.name, ())]
 
     def decide() -> bool:
-        return bool(all_actions.run_all(chosen, train_state, _present(metrics_by_task)))
+        return bool(base.run_all(chosen, train_state, _present(metrics_by_task)))
 
     return _agreed(decide)
 

@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5core import actions, errors
-from t5core.actions import EarlyStoppingAction, TerminateOnNanAction
+from t5core import errors
+from t5core.actions import base
+from t5core.actions.base import EarlyStoppingAction, TerminateOnNanAction
 
 
 def stops(action, values, *, task="t", metric="loss"):
@@ -89,7 +90,7 @@ def test_impossible_settings_are_refused(settings):
 
 def test_every_action_runs_and_each_reason_is_kept():
     loud = [TerminateOnNanAction("t"), early(patience=1), TerminateOnNanAction("t")]
-    reasons = actions.run_all(loud, None, {"t": {"loss": float("nan")}})
+    reasons = base.run_all(loud, None, {"t": {"loss": float("nan")}})
     assert reasons == [
         "terminate on NaN: t/loss is nan",
         "early stopping: t/loss no better than none for 1 evaluations",

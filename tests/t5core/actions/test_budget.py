@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5core import budget, errors
-from t5core.budget import BudgetAction, Spent
+from t5core import errors
+from t5core.actions import budget
+from t5core.actions.budget import BudgetAction, Spent
 from t5core.config.edges import CheckpointRef, Evaluation
 from t5core.metrics.writer import MetricWriter
 from t5core.rundir import RunDirectory

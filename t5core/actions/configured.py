@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from t5core import called, errors
-from t5core.actions import BaseAction, EarlyStoppingAction, TerminateOnNanAction
-from t5core.budget import BudgetAction, Spent
+from t5core import errors
+from t5core.actions import called
+from t5core.actions.base import BaseAction, EarlyStoppingAction, TerminateOnNanAction
+from t5core.actions.budget import BudgetAction, Spent
 from t5core.config.action_schema import (
     ActionConfig,
     BudgetConfig,

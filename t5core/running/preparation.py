@@ -9,12 +9,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from t5core import errors, keeping, storage, trees
-from t5core.actions import TRAIN_TASK, ActionMode
+from t5core import errors, storage, trees
+from t5core.actions import keeping
+from t5core.actions.base import TRAIN_TASK, ActionMode
+from t5core.actions.decision import ActionSet
 from t5core.checkpoint_config import CheckpointConfig
 from t5core.data import stored
 from t5core.dataset_config import DatasetConfig
-from t5core.decision import ActionSet
 from t5core.metrics.summarise import BY_FEATURE, EVALUATION_METRICS
 from t5core.partitioning import Partitioner
 from t5core.schedule import Schedule

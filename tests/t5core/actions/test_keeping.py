@@ -4,15 +4,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5core import errors, keeping, training
-from t5core.actions import BaseAction, EarlyStoppingAction
+from t5core import errors, training
+from t5core.actions import keeping
+from t5core.actions.base import BaseAction, EarlyStoppingAction
+from t5core.actions.keeping import KeepBestAction
 from t5core.checkpoints import index
 from t5core.checkpoints.retention import BestBy, RetentionPolicy
 from t5core.config import load
 from t5core.config.edges import CheckpointRef, DatasetRef, Evaluation, RunInputs, VocabularyRef
 from t5core.config.publish_schema import PublishConfig
 from t5core.config.schema import PretrainConfig
-from t5core.keeping import KeepBestAction
 from t5core.rundir import RunDirectory
 from tests.t5core import train_runs
 from tests.t5core.checkpoints.states import PROVENANCE, state_at

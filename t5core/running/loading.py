@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from t5core import batches, preparation, progress
-from t5core.actions import ActionMode
+from t5core import batches, progress
+from t5core.actions.base import ActionMode
+from t5core.actions.decision import ActionSet
 from t5core.datasets import FeatureConverterOf
-from t5core.decision import ActionSet
 from t5core.partitioning import Partitioner
-from t5core.preparation import Sources
+from t5core.running import preparation
+from t5core.running.preparation import Sources
 from t5core.trainer import Trainer
 
 

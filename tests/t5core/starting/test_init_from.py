@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from t5core import errors, init_from, training, trees
+from t5core import errors, training, trees
 from t5core.checkpoints import index
 from t5core.checkpoints.native_store import NativeCheckpointStore
 from t5core.checkpoints.record import ImportSource
@@ -13,6 +13,7 @@ from t5core.config import load
 from t5core.report import gather, lineage, summary
 from t5core.rundir import RunDirectory
 from t5core.stages import data, holding, initialise, resolve
+from t5core.starting import init_from
 from tests.t5core import small_runs
 
 

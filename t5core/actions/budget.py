@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from t5core import errors
-from t5core.actions import TRAIN_TASK, BaseAction, MetricsByTask, metric_value
+from t5core.actions.base import TRAIN_TASK, BaseAction, MetricsByTask, metric_value
 from t5core.metrics import writer
 from t5core.rundir import RunDirectory
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from t5core import errors, parent_checkpoint, publishing
+from t5core import errors, publishing
 from t5core.checkpoints import index
 from t5core.config.publish_schema import PublishConfig
 from t5core.publishing import Candidate
+from t5core.starting import parent_checkpoint
 from tests.t5core import small_runs
 from tests.t5core.importers import making
 

@@ -9,41 +9,31 @@ from typing import Any
 
 import jax
 
-from t5core import (
-    agreement,
-    batches,
-    errors,
-    keeping,
-    model_info,
-    preemption,
-    preparation,
-    process_settings,
-    progress,
-    restore,
-    run_record,
-    storage,
-)
-from t5core.actions import ActionMode
+from t5core import agreement, batches, errors, model_info, preemption, process_settings, progress, storage
+from t5core.actions import keeping
+from t5core.actions.base import ActionMode
+from t5core.actions.decision import ActionSet
 from t5core.checkpoint_config import CheckpointConfig
 from t5core.checkpoints.native_store import NativeCheckpointStore
 from t5core.checkpoints.record import Provenance, SchedulePosition
 from t5core.checkpoints.store import CheckpointStore
 from t5core.config.edges import ParentRef
 from t5core.datasets import FeatureConverterOf
-from t5core.decision import ActionSet
 from t5core.evaluation.during_training import Evaluations
 from t5core.evaluation.inference import InferenceEvaluator
 from t5core.evaluation.training_eval import TrainEvaluator
-from t5core.loading import Data
 from t5core.metrics.summary_writer import SummaryWriter
 from t5core.preemption import StopRequest
-from t5core.preparation import Periods, RandomNumbers, Sources, Steps
-from t5core.restore import Found, Start
-from t5core.run_record import Decision, RunRecord
 from t5core.rundir import RunDirectory
-from t5core.saving import Saver
+from t5core.running import preparation, run_record
+from t5core.running.loading import Data
+from t5core.running.preparation import Periods, RandomNumbers, Sources, Steps
+from t5core.running.run_record import Decision, RunRecord
+from t5core.running.saving import Saver
+from t5core.running.training_run import TrainingRun
+from t5core.starting import restore
+from t5core.starting.restore import Found, Start
 from t5core.trainer import Trainer
-from t5core.training_run import TrainingRun
 
 
 @dataclasses.dataclass(kw_only=True)

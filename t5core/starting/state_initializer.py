@@ -10,7 +10,7 @@ class TrainStateInitializer:
     """Draws the state of a trainer from its seed; a class of the same interface may make it in another way.
 
     Differences from T5X: it is made from the trainer, which knows shapes, layout and seed; checkpoints are restored by
-    `t5core.restore`, which asks it for what they lack.
+    `t5core.starting.restore`, which asks it for what they lack.
     """
 
     def __init__(self, *, trainer: Trainer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from t5core import build, errors, fitting, restore, trees
+from t5core import build, errors, trees
 from t5core.checkpoints import index, pins
 from t5core.checkpoints.record import CheckpointRecord
 from t5core.config import load
@@ -13,9 +13,10 @@ from t5core.config.edges import ParentRef, RunInputs, VocabularyRef
 from t5core.config.init_schema import InitFromConfig
 from t5core.config.presets import Architecture
 from t5core.config.schema import PretrainConfig
-from t5core.fitting import Terms, Tree
-from t5core.restore import Found
 from t5core.rundir import RunDirectory
+from t5core.starting import fitting, restore
+from t5core.starting.fitting import Terms, Tree
+from t5core.starting.restore import Found
 from t5core.state import TrainState
 from t5core.trainer import Trainer
 

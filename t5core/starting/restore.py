@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from t5core import errors, fitting, run_record, storage, trees
+from t5core import errors, storage, trees
 from t5core.checkpoint_config import RestoreCheckpointConfig
 from t5core.checkpoints import index, native_store, t5x_native
 from t5core.checkpoints.native_store import NativeCheckpointStore
@@ -18,8 +18,10 @@ from t5core.checkpoints.record import CheckpointRecord
 from t5core.checkpoints.store import CheckpointStore
 from t5core.checkpoints.t5x_tree import from_t5x, to_t5x
 from t5core.config.edges import ParentRef
-from t5core.fitting import ANY_DTYPE, Terms
 from t5core.rundir import RunDirectory
+from t5core.running import run_record
+from t5core.starting import fitting
+from t5core.starting.fitting import ANY_DTYPE, Terms
 from t5core.state import TrainState
 
 ORBAX_FOLDER = "checkpoints"

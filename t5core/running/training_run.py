@@ -12,17 +12,19 @@ from typing import Any
 
 import jax
 
-from t5core import agreement, errors, keeping, progress, run_record
-from t5core.actions import TRAIN_TASK, ActionMode
-from t5core.decision import ActionSet
+from t5core import agreement, errors, progress
+from t5core.actions import keeping
+from t5core.actions.base import TRAIN_TASK, ActionMode
+from t5core.actions.decision import ActionSet
 from t5core.evaluation.during_training import Evaluations
 from t5core.loop import Batches, Loop, StepMetrics
 from t5core.metrics.summary_writer import SummaryWriter
 from t5core.preemption import StopRequest
-from t5core.restore import Start
-from t5core.run_record import Decision
-from t5core.saving import Saver
+from t5core.running import run_record
+from t5core.running.run_record import Decision
+from t5core.running.saving import Saver
 from t5core.schedule import Schedule
+from t5core.starting.restore import Start
 from t5core.state import TrainState
 from t5core.trainer import Batch, Trainer
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from t5core import errors
-from t5core.actions import BaseAction, MetricsByTask
+from t5core.actions.base import BaseAction, MetricsByTask
 
 
 class CallAction(BaseAction):
@@ -49,7 +49,7 @@ def build(name: str, arguments: Mapping[str, Any]) -> BaseAction:
     if not isinstance(found, type):
         return CallAction(name, arguments)
     if not issubclass(found, BaseAction):
-        raise errors.ConfigError(f"the class {name} is no action; derive it from t5core.actions.BaseAction")
+        raise errors.ConfigError(f"the class {name} is no action; derive it from t5core.actions.base.BaseAction")
     if inspect.isabstract(found):
         raise errors.ConfigError(f"the class {name} lacks {', '.join(sorted(found.__abstractmethods__))}; write it")
     _require_fit(found, name, (), arguments)

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from t5core import errors
-from t5core.actions import ActionMode, BaseAction, MetricsByTask, TerminateOnNanAction, metric_value
+from t5core.actions.base import ActionMode, BaseAction, MetricsByTask, TerminateOnNanAction, metric_value
+from t5core.actions.decision import ActionSet
 from t5core.checkpoint_config import SaveCheckpointConfig
 from t5core.checkpoints.retention import BestBy, RetentionPolicy
 from t5core.config.action_schema import KeepBestConfig, TerminateOnNanConfig
 from t5core.config.publish_schema import PublishConfig
 from t5core.config.train_schema import TrainConfig
-from t5core.decision import ActionSet
 from t5core.rundir import RunDirectory
 
 _Kind = TypeVar("_Kind", bound=BaseAction)

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5core import called, errors
-from t5core.called import CallAction
+from t5core import errors
+from t5core.actions import called
+from t5core.actions.called import CallAction
 from tests.t5core import train_runs, user_actions
 
 HERE = "tests.t5core.user_actions"
@@ -67,7 +68,11 @@ def test_a_class_is_made_with_the_arguments_and_keeps_its_memory():
         ),
         (f"{HERE}.Countdown", {}, "cannot be called as (): missing a required argument: 'n'"),
         (f"{HERE}.Countdown", {"n": 0}, f"{HERE}.Countdown refuses its arguments {{'n': 0}}: n counts from 1"),
-        (f"{HERE}.NotAnAction", {}, f"the class {HERE}.NotAnAction is no action; derive it from t5core.actions.BaseA"),
+        (
+            f"{HERE}.NotAnAction",
+            {},
+            f"the class {HERE}.NotAnAction is no action; derive it from t5core.actions.base",
+        ),
         (f"{HERE}.HalfAnAction", {}, f"the class {HERE}.HalfAnAction lacks run; write it"),
     ],
 )
@@ -88,12 +93,12 @@ def test_a_module_that_is_no_python_is_one_line(tmp_path, monkeypatch):
 def test_checking_a_configuration_loads_no_jax():
     code = f"""
 import sys
-from t5core import configured_actions
+from t5core.actions import configured
 from t5core.config import load
 from t5core.config.schema import PretrainConfig
 call = {{"name": "call", "function": "{HERE}.loss_below", "arguments": {{"limit": 1.0}}}}
 settings = {{"data": {{"tasks": [{{"name": "mine", "files": ["a.txt"]}}]}}, "train": {{"actions": [call]}}}}
-configured_actions.check(load.validate(settings, PretrainConfig, origin="test"))
+configured.check(load.validate(settings, PretrainConfig, origin="test"))
 assert "{HERE}" in sys.modules
 assert "jax" not in sys.modules and "tensorflow" not in sys.modules
 """

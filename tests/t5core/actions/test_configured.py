@@ -2,7 +2,8 @@
 
 import pytest
 
-from t5core import configured_actions, errors
+from t5core import errors
+from t5core.actions import configured
 from t5core.config import load
 from t5core.config.schema import PretrainConfig
 from t5core.evaluation.metric_functions import METRICS
@@ -14,7 +15,7 @@ PAIRS = {"name": "pairs", "files": ["a.tsv"], "objective": "supervised", "metric
 OWN = {"name": "own", "files": ["a.tsv"], "objective": "supervised", "metrics": ["my.metric"]}
 
 
-def configured(*actions):
+def config_with(*actions):
     settings = {"data": {"tasks": [TEXT, PAIRS, OWN]}, "train": {"actions": list(actions)}}
     return load.validate(settings, PretrainConfig, origin="test")
 
@@ -34,7 +35,7 @@ def configured(*actions):
     ],
 )
 def test_the_names_that_an_evaluation_will_have_are_accepted(name, task, metric):
-    configured_actions.check(configured({"name": name, "task": task, "metric": metric}))
+    configured.check(config_with({"name": name, "task": task, "metric": metric}))
 
 
 @pytest.mark.parametrize("name", ["terminate_on_nan", "early_stopping", "keep_best"])
@@ -53,7 +54,7 @@ def test_the_names_that_an_evaluation_will_have_are_accepted(name, task, metric)
 )
 def test_an_unknown_metric_is_refused_with_the_names_there_are(name, task, metric, message):
     with pytest.raises(errors.ConfigError) as raised:
-        configured_actions.check(configured({"name": name, "task": task, "metric": metric}))
+        configured.check(config_with({"name": name, "task": task, "metric": metric}))
     assert message in str(raised.value)
 
 
@@ -76,19 +77,19 @@ def test_a_metric_of_ours_gives_a_value_of_its_own_name_and_no_other():
     ],
 )
 def test_the_first_stage_refuses_a_function_that_cannot_be_called(action, message):
-    config = configured({"name": "budget", "seconds": 1}, {"name": "call", **action})
+    config = config_with({"name": "budget", "seconds": 1}, {"name": "call", **action})
     with pytest.raises(errors.ConfigError, match=message):
         resolve.check(config)
 
 
 def test_a_task_that_was_found_without_a_validation_split_cannot_be_watched():
-    config = configured({"name": "budget", "seconds": 1}, {"name": "keep_best", "task": "pairs"})
-    configured_actions.check_evaluated(config, {"text": ["train"], "pairs": ["train", "validation"]})
+    config = config_with({"name": "budget", "seconds": 1}, {"name": "keep_best", "task": "pairs"})
+    configured.check_evaluated(config, {"text": ["train"], "pairs": ["train", "validation"]})
     with pytest.raises(
         errors.ConfigError,
         match=r"actions\.1 watches task 'pairs', which has no validation split; tasks that have one: mixture, text",
     ):
-        configured_actions.check_evaluated(config, {"text": ["train", "validation"], "pairs": ["train"]})
+        configured.check_evaluated(config, {"text": ["train", "validation"], "pairs": ["train"]})
 
 
 @pytest.mark.parametrize(
@@ -101,19 +102,19 @@ def test_a_task_that_was_found_without_a_validation_split_cannot_be_watched():
 def test_what_decides_about_a_publication_has_to_be_measured(publish, message):
     settings = {"data": {"tasks": [TEXT, PAIRS]}, "publish": {"name": "best", **publish}}
     with pytest.raises(errors.ConfigError, match=message):
-        configured_actions.check(load.validate(settings, PretrainConfig, origin="test"))
+        configured.check(load.validate(settings, PretrainConfig, origin="test"))
 
 
 def test_a_publication_needs_a_validation_split():
     settings = {"data": {"tasks": [TEXT, PAIRS]}, "publish": {"name": "best", "task": "pairs"}}
     config = load.validate(settings, PretrainConfig, origin="test")
-    configured_actions.check(config)
+    configured.check(config)
     with pytest.raises(errors.ConfigError, match="publish watches task 'pairs', which has no validation split"):
-        configured_actions.check_evaluated(config, {"text": ["train", "validation"], "pairs": ["train"]})
+        configured.check_evaluated(config, {"text": ["train", "validation"], "pairs": ["train"]})
 
 
 def test_the_mixture_can_be_watched_where_any_of_its_tasks_is_evaluated():
-    config = configured({"name": "keep_best", "task": "mixture"})
-    configured_actions.check_evaluated(config, {"text": ["train"], "pairs": ["train", "validation"]})
+    config = config_with({"name": "keep_best", "task": "mixture"})
+    configured.check_evaluated(config, {"text": ["train"], "pairs": ["train", "validation"]})
     with pytest.raises(errors.ConfigError, match="watches task 'mixture', which has no validation split"):
-        configured_actions.check_evaluated(config, {"text": ["train"], "pairs": ["train"]})
+        configured.check_evaluated(config, {"text": ["train"], "pairs": ["train"]})

@@ -1,0 +1,1 @@
+"""Where a run starts: its own last checkpoint, another run's, or its seed."""
