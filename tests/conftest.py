@@ -1,6 +1,8 @@
 """Settings of every test process, and of the processes that tests start."""
 
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,3 +19,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("xdist_group") is None:
             folder = item.path.parent.name
             item.add_marker(pytest.mark.xdist_group("workflows" if folder == "workflows" else str(item.path)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled_programs() -> Iterator[None]:
+    """Drops the compiled programs of a file's tests, which no other file runs: of all files they are gigabytes."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()

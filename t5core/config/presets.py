@@ -12,10 +12,15 @@ from t5core import errors
 from t5core.config.base import StrictModel
 
 Family = Literal["encoder_decoder", "decoder_only"]
+PositionBias = Literal["shared", "per_layer"]
 
 
 class Architecture(StrictModel):
-    """Every dimension of a T5 model; `head_dim` is per head, `mlp_dim` the width inside a feed-forward block."""
+    """Every dimension of a T5 model.
+
+    `head_dim` is per head, `mlp_dim` the width inside a feed-forward block; `relative_position_bias` tells whether the
+    layers of a stack share theirs, as in T5, or have one each, as in umT5.
+    """
 
     family: Family = "encoder_decoder"
     vocab_size: int
@@ -27,12 +32,18 @@ class Architecture(StrictModel):
     mlp_dim: int
     mlp_activations: tuple[str, ...]
     logits_via_embedding: bool
+    relative_position_bias: PositionBias = "shared"
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
 
 
 def _sizes(
-    prefix: str, table: dict[str, tuple[int, int, int, int, int]], vocab_size: int, *, gated: bool
+    prefix: str,
+    table: dict[str, tuple[int, int, int, int, int]],
+    vocab_size: int,
+    *,
+    gated: bool,
+    position_bias: PositionBias = "shared",
 ) -> dict[str, Architecture]:
     """Builds presets from rows of (emb_dim, num_heads, encoder layers, decoder layers, mlp_dim)."""
     return {
@@ -46,6 +57,7 @@ def _sizes(
             mlp_dim=mlp,
             mlp_activations=("gelu", "linear") if gated else ("relu",),
             logits_via_embedding=not gated,
+            relative_position_bias=position_bias,
         )
         for size, (emb, heads, encoder, decoder, mlp) in table.items()
     }
@@ -77,8 +89,7 @@ PRESETS: dict[str, Architecture] = {
     **_sizes("t5_1_1", _V1_1, 32128, gated=True),
     **_sizes("t5_1_0", _V1_0, 32128, gated=False),
     **_sizes("mt5", _V1_1, 250112, gated=True),
-    # umT5's vocabulary on 1.1's layers: umT5 itself has a relative position bias in every layer.
-    **_sizes("umt5", _V1_1, 256384, gated=True),
+    **_sizes("umt5", _V1_1, 256384, gated=True, position_bias="per_layer"),
     **_sizes("byt5", _BYT5, 384, gated=True),
     "t5_1_1_tiny": Architecture(
         vocab_size=2176,

@@ -16,7 +16,7 @@ from t5core import errors
 from t5core.config.base import StrictModel, require_plain
 from t5core.config.data_schema import DataConfig
 from t5core.config.init_schema import InitFromConfig
-from t5core.config.presets import Architecture, Family, preset
+from t5core.config.presets import Architecture, Family, PositionBias, preset
 from t5core.config.publish_schema import PublishConfig
 from t5core.config.train_schema import TrainConfig
 
@@ -65,6 +65,9 @@ class ModelConfig(StrictModel):
     mlp_dim: PositiveInt | None = None
     mlp_activations: list[Literal["relu", "gelu", "silu", "linear"]] | None = None
     logits_via_embedding: bool | None = None
+    relative_position_bias: PositionBias | None = Field(
+        default=None, description="one for all layers of a stack, as in T5, or one for each layer, as in umT5"
+    )
     dropout_rate: float = Field(default=0.1, ge=0.0, lt=1.0)
     dtype: Dtype = Field(default="float32", description="of activations; parameters are float32")
     inputs_bidirectional_attention: bool = Field(

@@ -1,7 +1,7 @@
 """Hugging Face's `config.json` of a T5, and the architecture that it describes.
 
-Source: transformers/models/t5/configuration_t5.py and modeling_t5.py, releases 4 and 5. A key that is left out has the
-default of those classes.
+Source: configuration and model in transformers/models/t5 and transformers/models/umt5, releases 4 and 5. A key that is
+left out has the default of those classes.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from t5core import errors
-from t5core.config.presets import Architecture
+from t5core.config.presets import Architecture, PositionBias
 
-# ByT5 and Flan-T5 are 't5' as well.
-MODEL_TYPES = ("t5", "mt5")
+# ByT5 and Flan-T5 are 't5' as well. A umT5 has a position bias in each layer, the others one for each stack.
+_POSITION_BIAS: dict[str, PositionBias] = {"t5": "shared", "mt5": "shared", "umt5": "per_layer"}
+_EXPORTED_AS = {"shared": ("t5", "T5ForConditionalGeneration"), "per_layer": ("umt5", "UMT5ForConditionalGeneration")}
 _EPSILON = 1e-6
 # What `feed_forward_proj` may name, and which activation that is here. 'gated-gelu' is an old name for the tanh form.
 _ACTIVATIONS = {
@@ -78,6 +79,7 @@ def parse(config: Any, *, source: str) -> Described:
     architecture = Architecture(
         mlp_activations=_activations(config.get("feed_forward_proj", "relu"), source=source),
         logits_via_embedding=scaled,
+        relative_position_bias=_POSITION_BIAS[config["model_type"]],
         **{ours: config[theirs] for theirs, ours in _SIZES.items()},
     )
     return Described(architecture=architecture, may_tie=tied)
@@ -85,12 +87,8 @@ def parse(config: Any, *, source: str) -> Described:
 
 def _require_supported(config: Mapping[str, Any], *, source: str) -> None:
     kind = config.get("model_type")
-    if kind == "umt5":
-        raise errors.CheckpointError(
-            f"{source} is of a umT5, which has position biases in every layer; models here share them, as T5 and mT5 do"
-        )
-    if kind not in MODEL_TYPES:
-        raise errors.CheckpointError(f"{source}: {errors.unknown_name('model_type', str(kind), MODEL_TYPES)}")
+    if kind not in _POSITION_BIAS:
+        raise errors.CheckpointError(f"{source}: {errors.unknown_name('model_type', str(kind), _POSITION_BIAS)}")
     if not config.get("is_encoder_decoder", True):
         raise errors.CheckpointError(f"{source} is of one stack alone; give a T5 with encoder and decoder")
     if config.get("quantization_config") is not None:
@@ -111,7 +109,7 @@ def _activations(projection: Any, *, source: str) -> tuple[str, ...]:
 
 
 def render(architecture: Architecture) -> dict[str, Any]:
-    """Returns the `config.json` of a T5ForConditionalGeneration with these dimensions, for releases 4 and 5.
+    """Returns the `config.json` of a T5 or umT5 with these dimensions, for releases 4 and 5 of transformers.
 
     Raises:
       CheckpointError: there is no such model there.
@@ -125,9 +123,10 @@ def render(architecture: Architecture) -> dict[str, Any]:
         raise errors.CheckpointError(
             f"transformers has no T5 with mlp_activations={list(architecture.mlp_activations)}; export in T5X's layout"
         )
+    model_type, model_class = _EXPORTED_AS[architecture.relative_position_bias]
     return {
-        "architectures": ["T5ForConditionalGeneration"],
-        "model_type": "t5",
+        "architectures": [model_class],
+        "model_type": model_type,
         **{theirs: getattr(architecture, ours) for theirs, ours in _SIZES.items()},
         "feed_forward_proj": projections[0],
         "tie_word_embeddings": architecture.logits_via_embedding,

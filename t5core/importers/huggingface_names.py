@@ -40,10 +40,13 @@ def rules(architecture: Architecture) -> list[Rule]:
 
 
 def _stack(stack: str, num_layers: int, architecture: Architecture) -> Iterator[Rule]:
-    bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    yield Rule(bias, f"{stack}/relpos_bias/rel_embedding", transposed=True)
+    shares_bias = architecture.relative_position_bias == "shared"
+    if shares_bias:
+        yield _bias(f"{stack}.block.0.layer", stack)
     for index in range(num_layers):
         theirs, ours = f"{stack}.block.{index}.layer", f"{stack}/layers_{index}"
+        if not shares_bias:
+            yield _bias(theirs, ours)
         attention = "attention" if stack == "encoder" else "self_attention"
         yield from _block(f"{theirs}.0", "SelfAttention", ours, attention, f"pre_{attention}_layer_norm")
         if stack == "decoder":
@@ -56,6 +59,11 @@ def _stack(stack: str, num_layers: int, architecture: Architecture) -> Iterator[
         yield Rule(f"{last}.DenseReluDense.wo.weight", f"{ours}/mlp/wo/kernel", transposed=True)
         yield Rule(f"{last}.layer_norm.weight", f"{ours}/pre_mlp_layer_norm/scale", transposed=False)
     yield Rule(f"{stack}.final_layer_norm.weight", f"{stack}/{stack}_norm/scale", transposed=False)
+
+
+def _bias(theirs: str, ours: str) -> Rule:
+    tensor = f"{theirs}.0.SelfAttention.relative_attention_bias.weight"
+    return Rule(tensor, f"{ours}/relpos_bias/rel_embedding", transposed=True)
 
 
 def _block(theirs: str, attention_class: str, ours: str, attention: str, norm: str) -> Iterator[Rule]:

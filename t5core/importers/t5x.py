@@ -113,7 +113,8 @@ def _architecture(
     family = "encoder_decoder" if any(name.startswith("encoder/") for name in shapes) else "decoder_only"
     embedder = "token_embedder" if family == "encoder_decoder" else "decoder/token_embedder"
     vocab_size, emb_dim = shape(f"{embedder}/embedding", 2)
-    heads, buckets = shape("decoder/relpos_bias/rel_embedding", 2)
+    own_bias = "decoder/layers_0/relpos_bias/rel_embedding"
+    heads, buckets = shape(own_bias if own_bias in shapes else "decoder/relpos_bias/rel_embedding", 2)
     joined = shape("decoder/layers_0/self_attention/query/kernel", 2)[1]
     if heads < 1 or joined % heads:
         raise errors.CheckpointError(f"{folder}: {joined} columns of queries do not divide into {heads} heads")
@@ -132,6 +133,7 @@ def _architecture(
         mlp_dim=shape("decoder/layers_0/mlp/wo/kernel", 2)[0],
         mlp_activations=activations,
         logits_via_embedding="decoder/logits_dense/kernel" not in shapes,
+        relative_position_bias="per_layer" if own_bias in shapes else "shared",
         relative_attention_num_buckets=buckets,
         relative_attention_max_distance=_MAX_DISTANCE if model is None else model.relative_attention_max_distance,
     )

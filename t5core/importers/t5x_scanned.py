@@ -2,8 +2,8 @@
 
 `encoder/encoder/mlp/wo/kernel` [mlp, layers, embed] stands for `encoder/layers_<i>/mlp/wo/kernel` [mlp, embed]. Kernels
 of attention have their heads apart there, [embed, layers, heads, kv] for [embed, heads * kv]; those of layers that are
-not scanned may have that too. Where each layer has a position bias of its own they have to be the same, because models
-here share one.
+not scanned may have that too. Each layer has a position bias of its own there; where all are the same, it is one that
+the layers share.
 
 Adafactor's statistics follow their parameter. A stacked kernel has row statistics over `embed` and column statistics
 over the rest, by the names of its axes; one of two dimensions is factored by size, so that rows and columns may change
@@ -59,8 +59,7 @@ def unscanned(leaves: Mapping[str, Leaf], *, source: str) -> dict[str, Leaf]:
     """Returns the parameters under the names and in the shapes that this project has.
 
     Raises:
-      CheckpointError: an array that is not of the scanned layout, layers that differ in number, or position biases
-        that differ from layer to layer.
+      CheckpointError: an array that is not of the scanned layout, or layers that differ in number.
     """
     found: dict[str, Leaf] = {}
     depths: dict[str, int] = {}
@@ -84,7 +83,7 @@ def unscanned(leaves: Mapping[str, Leaf], *, source: str) -> dict[str, Leaf]:
             found[name] = _one_layer(leaf, axes, None, path=name, source=source)
         else:
             found[name] = leaf
-    return _with_shared_bias(found, source=source)
+    return _with_shared_bias(found)
 
 
 def _axes(rest: str, *, source: str) -> tuple[str, ...]:
@@ -157,27 +156,25 @@ def _swaps(param: np.ndarray, axes: tuple[str, ...], *, path: str, source: str) 
     return plan.rows != (left.index("embed"),)
 
 
-def _with_shared_bias(leaves: dict[str, Leaf], *, source: str) -> dict[str, Leaf]:
-    """Returns the leaves with one position bias for each stack in place of one for each layer."""
-    kept: dict[str, Leaf] = {}
+def _with_shared_bias(leaves: dict[str, Leaf]) -> dict[str, Leaf]:
+    """Returns the leaves with one position bias for each stack where all its layers have the same, state included."""
+    biases: dict[str, list[Leaf]] = {}
+    kept = {}
     for name, leaf in leaves.items():
         layer = _LAYER.fullmatch(name)
-        if not layer or layer[3] != _BIAS:
+        if layer and layer[3] == _BIAS:
+            biases.setdefault(layer[1], []).append(leaf)
+        else:
             kept[name] = leaf
-            continue
-        shared = f"{layer[1]}/{_BIAS}"
-        first = kept.setdefault(shared, dataclasses.replace(leaf, how="of every layer the same"))
-        if not contents.same_bits(first.param, leaf.param):
-            raise errors.CheckpointError(
-                f"{source}: the position bias of {layer[1]} layer {layer[2]} differs from layer 0's, and models here "
-                f"share one; it cannot be imported"
-            )
-        if any(not contents.same_bits(slot, leaf.slots[key]) for key, slot in first.slots.items()):
-            raise errors.CheckpointError(
-                f"{source}: the optimiser's state of the {layer[1]}'s position biases differs from layer to layer; "
-                f"set optimizer_state to drop"
-            )
-    return kept
+    if not all(_same(own[0], other) for own in biases.values() for other in own):
+        return leaves
+    shared = {stack: dataclasses.replace(own[0], how="of every layer the same") for stack, own in biases.items()}
+    return kept | {f"{stack}/{_BIAS}": leaf for stack, leaf in shared.items()}
+
+
+def _same(first: Leaf, other: Leaf) -> bool:
+    pairs = [(first.param, other.param), *((array, other.slots[slot]) for slot, array in first.slots.items())]
+    return all(contents.same_bits(one, two) for one, two in pairs)
 
 
 def scanned(leaves: Mapping[str, Leaf], *, heads: int) -> dict[str, Leaf]:
@@ -194,7 +191,7 @@ def scanned(leaves: Mapping[str, Leaf], *, heads: int) -> dict[str, Leaf]:
             layers.setdefault((layer[1], layer[3]), {})[int(layer[2])] = leaf
         elif not name.endswith(f"/{_BIAS}"):
             found[name] = leaf
-    for stack in dict.fromkeys(stack for stack, _ in layers):
+    for stack in dict.fromkeys(stack for stack, _ in layers if (stack, _BIAS) not in layers):
         depth = max(len(by_index) for (of, _), by_index in layers.items() if of == stack)
         layers[stack, _BIAS] = dict.fromkeys(range(depth), leaves[f"{stack}/{_BIAS}"])
     for (stack, rest), by_index in layers.items():

@@ -6,6 +6,8 @@ Source: `t5x/examples/t5/network.py@cc342d4`, `t5x/examples/decoder_only/network
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from flax import linen as nn
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
@@ -13,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from t5core.models.attention import Attention, KeyValue
 from t5core.models.dropout import Keep, dropped
 from t5core.models.layers import FeedForward, NetworkConfig, RMSNorm
+from t5core.models.relative_position import RelativePositionBias
 
 Hidden = Float[Array, "batch length embed"]
 Mask = Bool[Array, "batch 1 query key"]
@@ -29,10 +32,17 @@ class Step:
 
 @struct.dataclass
 class SelfContext:
-    """What self-attention of every layer shares; `step` is set while decoding one position at a time."""
+    """What self-attention of every layer shares.
+
+    Attributes:
+      mask: which keys each query sees.
+      bias: added to the scores; None where each layer has its own.
+      step: set while decoding one position at a time.
+      fills_cache: whether keys and values are kept for decoding.
+    """
 
     mask: Mask
-    bias: Bias
+    bias: Bias | None
     step: Step | None = None
     fills_cache: bool = struct.field(pytree_node=False, default=False)
 
@@ -76,13 +86,34 @@ def dropout_sites(
     return sites
 
 
-class EncoderLayer(nn.Module):
-    """Bidirectional self-attention and a feed-forward block."""
+class Layer(nn.Module):
+    """What both kinds of layers have in common: a position bias of their own, where they do not share one."""
 
     config: NetworkConfig
+    bidirectional: ClassVar[bool]
 
     def setup(self) -> None:
         """Declares submodules and parameters."""
+        if self.config.architecture.relative_position_bias == "per_layer":
+            self.relpos_bias = RelativePositionBias(self.config, bidirectional=self.bidirectional)
+
+    def position_bias(self, hidden: Hidden, context: SelfContext) -> Bias:
+        """Returns the bias that the layers share, or this layer's own."""
+        if context.bias is not None:
+            return context.bias
+        if context.step is not None:
+            return self.relpos_bias.rows(context.step.position, context.mask.shape[-1])
+        return self.relpos_bias(hidden.shape[1], hidden.shape[1])
+
+
+class EncoderLayer(Layer):
+    """Bidirectional self-attention and a feed-forward block."""
+
+    bidirectional = True
+
+    def setup(self) -> None:
+        """Declares submodules and parameters."""
+        super().setup()
         self.pre_attention_layer_norm = RMSNorm(self.config.dtype)
         self.attention = Attention(self.config)
         self.pre_mlp_layer_norm = RMSNorm(self.config.dtype)
@@ -93,20 +124,22 @@ class EncoderLayer(nn.Module):
         rate = self.config.dropout_rate
         x = self.pre_attention_layer_norm(hidden)
         source = self.attention.keys_values(x)
-        x = self.attention(x, source, mask=context.mask, bias=context.bias, keep=keep, site="self_weights")
+        bias = self.position_bias(hidden, context)
+        x = self.attention(x, source, mask=context.mask, bias=bias, keep=keep, site="self_weights")
         hidden = hidden + dropped(x, keep, "self_output", rate=rate)
         x = self.mlp(self.pre_mlp_layer_norm(hidden), keep)
         return hidden + dropped(x, keep, "mlp_output", rate=rate)
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Layer):
     """Causal self-attention, attention to the encoder where there is one, and a feed-forward block."""
 
-    config: NetworkConfig
     attends_to_encoder: bool
+    bidirectional = False
 
     def setup(self) -> None:
         """Declares submodules and parameters."""
+        super().setup()
         self.pre_self_attention_layer_norm = RMSNorm(self.config.dtype)
         self.self_attention = Attention(self.config)
         if self.attends_to_encoder:
@@ -126,7 +159,8 @@ class DecoderLayer(nn.Module):
             source = self.self_attention.extend_cache(source, context.step.position, context.step.writable)
         if context.fills_cache:
             self.self_attention.fill_cache(source)
-        return self.self_attention(x, source, mask=context.mask, bias=context.bias, keep=keep, site="self_weights")
+        bias = self.position_bias(hidden, context)
+        return self.self_attention(x, source, mask=context.mask, bias=bias, keep=keep, site="self_weights")
 
     def _cross_attention(
         self, hidden: Hidden, context: CrossContext, source: KeyValue | None, keep: Keep | None

@@ -1,6 +1,8 @@
-"""T5's relative position bias: a learned number per head and bucket of distance, shared by all layers of a stack.
+"""T5's relative position bias: a learned number per head and bucket of distance.
 
-Source: arXiv:1910.10683 section 2.1; `t5x/examples/t5/layers.py@cc342d4: RelativePositionBiases`.
+All layers of a stack share it, or, in umT5, each layer has its own.
+
+Source: arXiv:1910.10683 section 2.1; arXiv:2304.09151; `t5x/examples/t5/layers.py@cc342d4: RelativePositionBiases`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from t5core.models import attention_masks
 from t5core.models.attention import KeyValue
 from t5core.models.blocks import (
+    Bias,
     CrossContext,
     DecoderContext,
     DecoderLayer,
@@ -30,9 +31,21 @@ from t5core.models.scanning import run_layers
 
 
 class Stack(nn.Module):
-    """What the encoder and the decoder have in common: dropout, and running their layers as functions."""
+    """What encoder and decoder have in common: a position bias that layers share, dropout, and how layers run."""
 
     config: NetworkConfig
+    bidirectional: ClassVar[bool]
+
+    def setup(self) -> None:
+        """Declares submodules and parameters."""
+        if self.config.architecture.relative_position_bias == "shared":
+            self.relpos_bias = RelativePositionBias(self.config, bidirectional=self.bidirectional)
+
+    def shared_bias(self, length: int, step: Step | None = None) -> Bias | None:
+        """Returns the bias between `length` positions, or of a step to them; None where each layer has its own."""
+        if self.config.architecture.relative_position_bias != "shared":
+            return None
+        return self.relpos_bias(length, length) if step is None else self.relpos_bias.rows(step.position, length)
 
     def draws(
         self, hidden: Hidden, *, num_layers: int, encoded: Hidden | None, deterministic: bool
@@ -85,9 +98,11 @@ class Stack(nn.Module):
 class Encoder(Stack):
     """The stack of encoder layers over embedded tokens, with its norm at the end."""
 
+    bidirectional = True
+
     def setup(self) -> None:
         """Declares submodules and parameters."""
-        self.relpos_bias = RelativePositionBias(self.config, bidirectional=True)
+        super().setup()
         self.layers = [EncoderLayer(self.config) for _ in range(self.config.architecture.num_encoder_layers)]
         self.encoder_norm = RMSNorm(self.config.dtype)
 
@@ -95,7 +110,7 @@ class Encoder(Stack):
         """Returns the encoder's output."""
         rate, length = self.config.dropout_rate, embedded.shape[1]
         ends, keep = self.draws(embedded, num_layers=len(self.layers), encoded=None, deterministic=deterministic)
-        context = SelfContext(mask=mask, bias=self.relpos_bias(length, length))
+        context = SelfContext(mask=mask, bias=self.shared_bias(length))
         hidden = dropped(embedded, ends, "input", rate=rate)
         hidden = self.run(self.layers, EncoderLayer(self.config, parent=None), hidden, context, keep)
         return dropped(self.encoder_norm(hidden), ends, "output", rate=rate)
@@ -108,11 +123,12 @@ class Decoder(Stack):
     """
 
     shared_embedder: TokenEmbedder | None = None
+    bidirectional = False
 
     def setup(self) -> None:
         """Declares submodules and parameters."""
+        super().setup()
         architecture = self.config.architecture
-        self.relpos_bias = RelativePositionBias(self.config, bidirectional=False)
         self.layers = [self._layer() for _ in range(architecture.num_decoder_layers)]
         self.decoder_norm = RMSNorm(self.config.dtype)
         if self.shared_embedder is None:
@@ -139,7 +155,7 @@ class Decoder(Stack):
         embedded = self._embedder()(tokens)
         encoded = None if cross is None else cross.encoded
         ends, keep = self.draws(embedded, num_layers=len(self.layers), encoded=encoded, deterministic=deterministic)
-        context = DecoderContext(own=SelfContext(mask=mask, bias=self.relpos_bias(length, length)), cross=cross)
+        context = DecoderContext(own=SelfContext(mask=mask, bias=self.shared_bias(length)), cross=cross)
         hidden = dropped(embedded, ends, "input", rate=rate)
         hidden = self.run(self.layers, self._layer(parent=None), hidden, context, keep)
         return self._logits(dropped(self.decoder_norm(hidden), ends, "output", rate=rate))
@@ -147,7 +163,7 @@ class Decoder(Stack):
     def prefill(self, tokens: Int[Array, "batch length"], mask: Mask) -> None:
         """Puts the keys and values of whole rows into the "cache" collection."""
         length = tokens.shape[1]
-        own = SelfContext(mask=mask, bias=self.relpos_bias(length, length), fills_cache=True)
+        own = SelfContext(mask=mask, bias=self.shared_bias(length), fills_cache=True)
         hidden = self._embedder()(tokens)
         for layer in self.layers:
             hidden = layer(hidden, DecoderContext(own=own))
@@ -167,7 +183,7 @@ class Decoder(Stack):
         """
         own = SelfContext(
             mask=attention_masks.step_mask(step.position, length),
-            bias=self.relpos_bias.rows(step.position, length),
+            bias=self.shared_bias(length, step),
             step=step,
         )
         context = DecoderContext(own=own, cross=cross)

@@ -41,8 +41,9 @@ def test_logits_are_those_of_transformers():
         {},
         {"mlp_activations": ("relu",), "logits_via_embedding": True},
         {"mlp_activations": ("silu", "linear"), "num_encoder_layers": 1},
+        {"relative_position_bias": "per_layer"},
     ],
-    ids=["T5 1.1", "T5 1.0", "other"],
+    ids=["T5 1.1", "T5 1.0", "other", "umT5"],
 )
 @pytest.mark.parametrize("max_shard_bytes", [1 << 30, 700])
 def test_what_is_exported_is_imported_bit_for_bit(changes, max_shard_bytes, tmp_path):
@@ -78,6 +79,18 @@ def test_the_config_is_what_transformers_reads(tmp_path):
     tied = huggingface_config.render(architecture(logits_via_embedding=True, mlp_activations=("relu",)))
     assert tied["tie_word_embeddings"]
     assert tied["scale_decoder_outputs"]
+
+
+def test_a_umt5_has_the_names_that_transformers_gives_it(tmp_path):
+    """`UMT5Attention` has `relative_attention_bias` in every layer's self-attention."""
+    found = made(relative_position_bias="per_layer")
+    folder = saved(tmp_path / "model", found)
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["architectures"], config["model_type"]) == (["UMT5ForConditionalGeneration"], "umt5")
+    tensors = load_file(folder / "model.safetensors")
+    for ours, theirs in (("encoder/layers_1", "encoder.block.1"), ("decoder/layers_2", "decoder.block.2")):
+        tensor = tensors[f"{theirs}.layer.0.SelfAttention.relative_attention_bias.weight"]
+        np.testing.assert_array_equal(tensor, found.params[f"{ours}/relpos_bias/rel_embedding"].T)
 
 
 def test_parameters_are_transposed_where_pytorch_has_outputs_first(tmp_path):
@@ -169,7 +182,7 @@ def test_tensors_that_do_not_make_the_model_are_refused(change, message, tmp_pat
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "umt5"}, "is of a umT5, which has position biases in every layer"),
+        ({"model_type": "longt5"}, "unknown model_type 'longt5'; did you mean 't5'? known: mt5, t5, umt5"),
         ({"model_type": "bart"}, "unknown model_type 'bart'"),
         ({"is_encoder_decoder": False}, "is of one stack alone"),
         ({"quantization_config": {}}, "is of a quantised model; give the original one"),

@@ -36,7 +36,9 @@ def stacked_by_hand(found):
             apart = arrays
         out[f"{stack}/{stack}/{rest}"] = np.stack(apart, axis=1)
     for stack, depth in (("encoder", found.architecture.num_encoder_layers), ("decoder", 3)):
-        bias = found.params[f"{stack}/relpos_bias/rel_embedding"]
+        bias = found.params.get(f"{stack}/relpos_bias/rel_embedding")
+        if bias is None:
+            continue  # each layer has its own
         out[f"{stack}/{stack}/relpos_bias/rel_embedding"] = np.stack([bias] * depth, axis=1)
     return out
 
@@ -46,11 +48,13 @@ def written(tmp_path, flat, step=0):
     return t5x_native.write_t5x_checkpoint(str(tmp_path), step, tree)
 
 
-def test_arrays_stacked_by_hand_are_read_as_the_layers_and_written_so(tmp_path):
-    found = made()
+@pytest.mark.parametrize("relative_position_bias", ["shared", "per_layer"])
+def test_arrays_stacked_by_hand_are_read_as_the_layers_and_written_so(relative_position_bias, tmp_path):
+    found = made(relative_position_bias=relative_position_bias)
     by_hand = stacked_by_hand(found)
     read = t5x.read(written(tmp_path, by_hand))
     assert read.digest() == found.digest()
+    assert read.architecture == found.architecture
     entry = next(e for e in read.mapping if e.name == "decoder/layers_2/mlp/wo/kernel")
     assert (entry.source, entry.how) == (
         "target/decoder/decoder/mlp/wo/kernel",
@@ -134,27 +138,25 @@ def test_statistics_of_stacked_parameters_are_those_of_each_layer(rest, dims):
         np.testing.assert_array_equal(back.slots[slot], slots[slot], strict=True, err_msg=slot)
 
 
-def test_every_bias_has_to_be_the_same(tmp_path):
+def test_biases_that_differ_in_one_layer_stay_apart_in_both_stacks(tmp_path):
     by_hand = stacked_by_hand(made())
     bias = by_hand["decoder/decoder/relpos_bias/rel_embedding"].copy()
     bias[0, 1, 0] += 1
-    with pytest.raises(
-        errors.CheckpointError, match=r"bias of decoder layer 1 differs from layer 0's, and models here"
-    ):
-        t5x.read(written(tmp_path, {**by_hand, "decoder/decoder/relpos_bias/rel_embedding": bias}))
+    read = t5x.read(written(tmp_path, {**by_hand, "decoder/decoder/relpos_bias/rel_embedding": bias}))
+    assert read.architecture.relative_position_bias == "per_layer"
+    np.testing.assert_array_equal(read.params["decoder/layers_1/relpos_bias/rel_embedding"], bias[:, 1])
+    encoder = by_hand["encoder/encoder/relpos_bias/rel_embedding"]
+    np.testing.assert_array_equal(read.params["encoder/layers_1/relpos_bias/rel_embedding"], encoder[:, 1])
 
 
-def test_every_state_of_a_bias_has_to_be_the_same():
+def test_biases_with_different_states_stay_apart():
     one = np.zeros(1, np.float32)
     param = np.ones((HEADS, LAYERS, 32), np.float32)
     v = np.stack([np.ones((HEADS, 32)), np.full((HEADS, 32), 2.0)], axis=1).astype(np.float32)
     slots = {"v_row": one, "v_col": one, "v": v, "m": one}
     leaf = Leaf(source="x", how="", param=param, slots=slots)
-    leaves = {"encoder/encoder/relpos_bias/rel_embedding": leaf}
-    with pytest.raises(
-        errors.CheckpointError, match="state of the encoder's position biases differs from layer to layer"
-    ):
-        t5x_scanned.unscanned(leaves, source="x")
+    found = t5x_scanned.unscanned({"encoder/encoder/relpos_bias/rel_embedding": leaf}, source="x")
+    assert found["encoder/layers_1/relpos_bias/rel_embedding"].slots["v"][0, 0] == 2
     same = dataclasses.replace(leaf, slots={**slots, "v": np.ones_like(param)})
     found = t5x_scanned.unscanned({"encoder/encoder/relpos_bias/rel_embedding": same}, source="x")
     assert found["encoder/relpos_bias/rel_embedding"].slots["v"].shape == (HEADS, 32)

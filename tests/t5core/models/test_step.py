@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from t5core.models.networks import initial_cache
 from tests.t5core.models.small import batch_of, logits, prefix_batch, tiny_model, tiny_params
@@ -19,8 +20,9 @@ def run_steps(step, cache, tokens, positions):
     return np.concatenate(results, axis=1)
 
 
-def test_encoder_decoder_steps_give_the_logits_of_the_whole_row_without_compiling_again():
-    model, params = tiny_model(), tiny_params()
+@pytest.mark.parametrize("bias", ["shared", "per_layer"])
+def test_encoder_decoder_steps_give_the_logits_of_the_whole_row_without_compiling_again(bias):
+    model, params = tiny_model(relative_position_bias=bias), tiny_params(relative_position_bias=bias)
     batch = batch_of(np.arange(3, 3 + 2 * LENGTH).reshape(2, LENGTH), [[4, 5, 6, 7], [8, 9]])
     expected = jax.jit(lambda params: logits(model, params, batch))(params)
     encoder_tokens = batch["encoder_input_tokens"]
@@ -47,8 +49,10 @@ def test_encoder_decoder_steps_give_the_logits_of_the_whole_row_without_compilin
     assert step._cache_size() == 1
 
 
-def test_decoder_only_steps_continue_from_prefilled_prompts_of_unequal_length():
-    model, params = tiny_model("decoder_only", prefix_lm=True), tiny_params("decoder_only")
+@pytest.mark.parametrize("bias", ["shared", "per_layer"])
+def test_decoder_only_steps_continue_from_prefilled_prompts_of_unequal_length(bias):
+    model = tiny_model("decoder_only", prefix_lm=True, relative_position_bias=bias)
+    params = tiny_params("decoder_only", relative_position_bias=bias)
     length = LENGTH + 2
     batch = prefix_batch([([5, 6, 7], [8, 9, 10, 1]), ([11], [12, 13, 14, 15, 16, 1])], length=length)
     expected = jax.jit(lambda params: logits(model, params, batch))(params)

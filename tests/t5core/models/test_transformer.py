@@ -129,6 +129,30 @@ def test_scanning_and_recomputing_change_neither_loss_nor_gradient_nor_dropout(s
     assert_trees_close(gradient, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_equal_biases_in_all_layers_are_a_shared_one_and_their_gradients_add_up_to_its():
+    def computed(bias, params, **settings):
+        model = tiny_model(relative_position_bias=bias, **settings)
+        loss, gradient = jax.jit(jax.value_and_grad(lambda params: model.loss_fn(params, packed_batch(), None)[0]))(
+            params
+        )
+        return loss, trees.flatten(gradient)
+
+    shared = trees.flatten(tiny_params())
+    own, own_to_shared = {}, {}
+    for name in trees.flatten(tiny_params(relative_position_bias="per_layer")):
+        own_to_shared[name] = name if name in shared else f"{name.split('/')[0]}/relpos_bias/rel_embedding"
+        own[name] = shared[own_to_shared[name]]
+    assert len(own) == len(shared) + 2  # of two layers in each stack
+    loss, gradient = computed("shared", trees.unflatten(shared))
+    for settings in ({}, {"scan_layers": True, "remat_policy": "full"}):
+        own_loss, own_gradient = computed("per_layer", trees.unflatten(own), **settings)
+        np.testing.assert_allclose(own_loss, loss, rtol=1e-6)
+        summed = dict.fromkeys(shared, 0.0)
+        for name, array in own_gradient.items():
+            summed[own_to_shared[name]] += array
+        assert_trees_close(summed, gradient, rtol=1e-4, atol=1e-5)
+
+
 def test_dropout_depends_on_the_key_alone():
     losses = [float(trained()(key)[0]) for key in (KEY, KEY, jax.random.PRNGKey(1))]
     assert losses[0] == losses[1] != losses[2]
@@ -186,6 +210,7 @@ def parameters(preset):
         ("t5_1_0_small", 60_506_624),
         ("mt5_small", 300_176_768),
         ("byt5_small", 299_637_760),
+        ("umt5_small", 306_601_984),
     ],
 )
 def test_published_sizes_have_their_number_of_parameters(preset, count):
