@@ -18,7 +18,9 @@ _Made = TypeVar("_Made")
 POLL_SECONDS = 1.0
 
 
-def made_once(root: str, key: str, *, find: Callable[[], _Made | None], make: Callable[[], _Made]) -> _Made:
+def made_once(
+    root: str, key: str, *, find: Callable[[], _Made | None], make: Callable[[], _Made], note: bool = True
+) -> _Made:
     """Returns what `find` finds, else what `make` makes while all others that ask for `key` wait.
 
     One that dies while it makes is followed by the next; `make` has to cope with what that one left.
@@ -28,6 +30,7 @@ def made_once(root: str, key: str, *, find: Callable[[], _Made | None], make: Ca
       key: names the thing by content; it may be a name of a file.
       find: returns the thing if it is there, whole.
       make: makes it.
+      note: whether to write down that it was made; not for what goes away when it has served.
 
     Raises:
       RunDirectoryError: nothing can be written below `root`.
@@ -40,7 +43,8 @@ def made_once(root: str, key: str, *, find: Callable[[], _Made | None], make: Ca
         if found is not None:
             return found
         made = make()
-        storage.write_json(_record_uri(root, key), {"made": datetime.datetime.now(datetime.UTC).isoformat()})
+        if note:
+            storage.write_json(_record_uri(root, key), {"made": datetime.datetime.now(datetime.UTC).isoformat()})
     return made
 
 

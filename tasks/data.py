@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from t5core.config.edges import DatasetRef, ResolvedRun, RunInputs, TaskRequest, VocabularyRef
+from t5core.config.edges import (
+    DatasetRef,
+    ResolvedRun,
+    RunInputs,
+    ShareRequest,
+    Survey,
+    TaskRequest,
+    TokenisedShare,
+    VocabularyRef,
+)
 from tasks import failures, profiles
 
 
@@ -16,12 +25,39 @@ def build_vocabulary(run: ResolvedRun) -> VocabularyRef:
 
 
 @profiles.data_task()
-def materialise(request: TaskRequest) -> DatasetRef:
-    """Tokenises one task into rows."""
+def survey(request: TaskRequest) -> Survey:
+    """Looks at one task: is its dataset there, what is in its text, and how is the work to be shared."""
     from t5core.stages import data
 
     with failures.retry_what_helps():
-        return data.materialise(request)
+        return data.survey(request)
+
+
+@profiles.light_task()
+def share_out(surveys: list[Survey]) -> list[ShareRequest]:
+    """Lists the shares to tokenise, one request each."""
+    from t5core.stages import data
+
+    with failures.retry_what_helps():
+        return data.share_out(surveys)
+
+
+@profiles.data_task()
+def tokenise(request: ShareRequest) -> TokenisedShare:
+    """Tokenises one share of a task."""
+    from t5core.stages import data
+
+    with failures.retry_what_helps():
+        return data.tokenise(request)
+
+
+@profiles.data_task()
+def materialise(survey: Survey) -> DatasetRef:
+    """Puts the shares of one task together into rows."""
+    from t5core.stages import data
+
+    with failures.retry_what_helps():
+        return data.materialise(survey)
 
 
 @profiles.data_task()

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from flytekit import conditional, map_task, workflow
+from flytekit import conditional, workflow
 
 from t5core import schedule
 from t5core.config.edges import Cursor, RunInputs
 from tasks import profiles
 from tasks.configuration import plan_tasks
-from tasks.data import assemble_mixture, build_vocabulary, materialise, verify_vocabulary
+from tasks.data import assemble_mixture, build_vocabulary, verify_vocabulary
 from tasks.publishing import publish
 from tasks.reporting import report
 from tasks.training import BlockResult, check_actions, evaluate, initialise, passthrough, train_segment
+from workflows.datasets import make_datasets
 
 
 def _make_block(pool: str) -> Any:
@@ -61,7 +62,7 @@ def train_in_segments(inputs: RunInputs) -> Cursor:
 def train_and_report(run: Any) -> Any:
     """Composes the nodes from a run to its summary, both of them promises; in a workflow they are its own nodes."""
     vocabulary = build_vocabulary(run=run)
-    datasets = map_task(materialise)(request=plan_tasks(run=run, vocabulary=vocabulary))
+    datasets = make_datasets(plan_tasks(run=run, vocabulary=vocabulary))
     mixture = assemble_mixture(run=run, vocabulary=vocabulary, tasks=datasets)
     inputs = verify_vocabulary(run=run, vocabulary=vocabulary, tasks=datasets, mixture=mixture)
     end = train_in_segments(inputs=inputs)

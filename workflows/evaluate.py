@@ -14,8 +14,8 @@ from t5core.config import load
 from t5core.config.evaluate_edges import EvaluatedCheckpoint, EvaluationPlan, EvaluationRequest, EvaluationSummary
 from t5core.config.evaluate_schema import EvaluationConfig
 from tasks import profiles
-from tasks.data import materialise
 from tasks.evaluation import evaluate_checkpoint, plan_datasets, plan_evaluations, settle_evaluation, tabulate
+from workflows.datasets import make_datasets
 
 EXAMPLE = load.load(str(pathlib.Path(__file__).parent / "configs" / "evaluate.yaml"), EvaluationConfig)
 
@@ -42,6 +42,6 @@ def evaluate(
         how many checkpoints were evaluated and where the table lies
     """
     plan = settle_evaluation(config=config, overrides=overrides)
-    datasets = map_task(materialise)(request=plan_datasets(plan=plan))
+    datasets = make_datasets(plan_datasets(plan=plan))
     requests = plan_evaluations(plan=plan, datasets=datasets)
     return tabulate(plan=plan, results=evaluate_on_pool(plan=plan, requests=requests))

@@ -169,6 +169,12 @@ class DataConfig(StrictModel):
         default=None,
         description="processes that tokenise; None: as many as cores and memory allow. The data do not depend on it",
     )
+    shares: PositiveInt | None = Field(
+        default=None,
+        le=1000,
+        description="in which each task is tokenised, a pod for each on a cluster and one after the other elsewhere; "
+        "None: one for a GiB of text. No more than a task has files, or pieces of 2 MiB. The data do not depend on it",
+    )
     allow_missing_split: bool = Field(default=False, description="go on when a task lacks a validation split")
 
     @pydantic.model_validator(mode="after")

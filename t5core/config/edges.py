@@ -46,6 +46,35 @@ class TaskRequest(StrictModel):
     task: str
 
 
+class Survey(StrictModel):
+    """What a look at a task found before it is tokenised.
+
+    `parts` is what decides the bytes of its dataset, by what it is. The task is to be tokenised in so many `shares`, 0
+    where its dataset is there already. The look took `seconds`.
+    """
+
+    request: TaskRequest
+    parts: dict[str, str]
+    shares: int
+    seconds: float
+
+
+class ShareRequest(StrictModel):
+    """The order to tokenise one share of a task, `index` counted from 0."""
+
+    survey: Survey
+    index: int
+
+
+class TokenisedShare(StrictModel):
+    """What became of a share: `made` of its parts were missing and tokenised, in `seconds`."""
+
+    task: str
+    index: int
+    made: int
+    seconds: float
+
+
 class DatasetRef(StrictModel):
     """A committed dataset: `uri` holds a manifest and the arrays that it names."""
 

@@ -29,6 +29,7 @@ FREE_SETTINGS = (
     ("cluster",),
     ("publish",),
     ("data", "workers"),
+    ("data", "shares"),
     ("train", "total_steps"),
     ("train", "segment_steps"),
     ("train", "checkpoint_period"),

@@ -202,7 +202,7 @@ def fingerprint_of(parts: Mapping[str, str]) -> str:
 
 def dataset_uri(root: str, name: str, parts: Mapping[str, str]) -> str:
     """Returns where the dataset `name` made from `parts` belongs."""
-    return f"{str(root).rstrip('/')}/datasets/{_key(name, parts)}"
+    return f"{str(root).rstrip('/')}/datasets/{key_of(name, parts)}"
 
 
 def reuse_or_reason(root: str, name: str, parts: Mapping[str, str]) -> Lookup:
@@ -249,10 +249,11 @@ def reuse_or_make(root: str, name: str, parts: Mapping[str, str], make: Callable
         storage.path(f"{uri}/{FILE_NAME}").unlink(missing_ok=True)  # of a damaged one, which must not count as first
         return reference(uri, make(uri), reused=False, reason=reason)
 
-    return sharing.made_once(root, _key(name, parts), find=find, make=made)
+    return sharing.made_once(root, key_of(name, parts), find=find, make=made)
 
 
-def _key(name: str, parts: Mapping[str, str]) -> str:
+def key_of(name: str, parts: Mapping[str, str]) -> str:
+    """Returns what the dataset `name` made from `parts` is called."""
     return f"{name}-{fingerprint_of(parts)}"
 
 
@@ -271,7 +272,7 @@ def reference(uri: str, manifest: Manifest, *, reused: bool, reason: str) -> Dat
 
 def _why_not(root: str, name: str, parts: Mapping[str, str]) -> str:
     """Compares `parts` with the newest dataset of the same name."""
-    day = sharing.when_made(root, _key(name, parts))
+    day = sharing.when_made(root, key_of(name, parts))
     if day is not None:
         return f"made on {day}, and gone from {dataset_uri(root, name, parts)}"
     earlier = _newest(root, name)

@@ -5,22 +5,28 @@ TensorFlow-free: what needs SeqIO runs in the worker, which is not even started 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import time
 from typing import Any
 
-from t5core import errors, fingerprints, progress, storage
-from t5core.config.data_schema import DataConfig, TaskConfig
-from t5core.config.edges import DatasetRef, ResolvedRun, TaskRequest, VocabularyRef
+from t5core import errors, fingerprints, storage
+from t5core.config.data_schema import TaskConfig
+from t5core.config.edges import (
+    DatasetRef,
+    ResolvedRun,
+    ShareRequest,
+    Survey,
+    TaskRequest,
+    TokenisedShare,
+    VocabularyRef,
+)
 from t5core.config.schema import PretrainConfig
-from t5core.data import filters, gathering, manifest, pool, seqio_cache, worker
+from t5core.data import filters, gathering, manifest, seqio_cache, worker
 from t5core.data.manifest import Manifest
 from t5core.data.noise import SpanCorruption
 from t5core.data.objectives import NOISY
-from t5core.data.pool import Caller
-from t5core.data.shards import Plan, ShardFolder
-from t5core.data.sources import TRAIN, VALIDATION, Scan, TaskSource, columns_of
-from t5core.data.work import Work, task_named
+from t5core.data.sources import TaskSource, columns_of
+from t5core.data.tokenising import Tokenising
+from t5core.data.work import task_named
 from t5core.evaluation import metric_functions
 
 _DECIDING_MODULES = (
@@ -71,84 +77,75 @@ _DECIDING_MODULES_OF_CACHES = (
     "t5core.data.vocabulary",
 )
 _DECIDING_LIBRARIES_OF_SEQIO = ("seqio", "sentencepiece", "tensorflow", "tensorflow-text")
-# Bytes that a process needs, about: one of ours, and one with TensorFlow in it.
-_MEMORY, _MEMORY_WITH_SEQIO = 300 << 20, 2 << 30
-# A process takes a second to start, and this many parts take longer.
-_PARTS_FOR_A_PROCESS = 4
 
 
-def materialise_task(request: TaskRequest) -> DatasetRef:
-    """Returns the dataset of one task: the one that is there already, or a new one.
+def survey_task(request: TaskRequest) -> Survey:
+    """Returns what is known of a task before it is tokenised: whether its dataset is there, else in how many shares.
 
-    A new one is made shard by shard, by `data.workers` processes; what an earlier attempt finished is kept.
+    For that its source is looked at, once for the same content: what was found is kept beside the shards.
+
+    Raises:
+      ConfigError: the task cannot work as configured.
+      DataError: its text cannot be used.
+    """
+    began, run, task = time.monotonic(), request.run, task_named(request.run.config.data, request.task)
+    check_task(run.config, task)
+    parts = task_parts(run, task, request.vocabulary)
+    survey = Survey(request=request, parts=parts, shares=0, seconds=0.0)
+    if manifest.reuse_or_reason(run.config.run.root, task.name, parts).found is None:
+        survey = survey.model_copy(update={"shares": Tokenising(survey).shares})
+    return survey.model_copy(update={"seconds": time.monotonic() - began})
+
+
+def tokenise_share(request: ShareRequest) -> TokenisedShare:
+    """Returns what became of one share of a task: made by `data.workers` processes, as far as it was missing.
+
+    Raises:
+      ConfigError: the task cannot work as configured.
+      DataError: its text cannot be used.
+    """
+    if not request.survey.shares:
+        return TokenisedShare(task=request.survey.request.task, index=request.index, made=0, seconds=0.0)
+    return Tokenising(request.survey).tokenise(request.index)
+
+
+def materialise_survey(survey: Survey) -> DatasetRef:
+    """Returns the dataset of a task that was looked at: the one that is there already, or a new one.
+
+    A new one is put together from its shares. Those that are missing are made here, as all are without a cluster; what
+    an earlier attempt finished is kept.
 
     Raises:
       ConfigError: the task cannot work as configured.
       DataError: its text cannot be used, or gives no examples.
     """
-    run, task = request.run, task_named(request.run.config.data, request.task)
-    check_task(run.config, task)
-    inputs = task_parts(run, task, request.vocabulary)
+    task, tokenising = survey.request.task, Tokenising(survey)
 
     def make(uri: str) -> Manifest:
-        work = Work(request=request, scan=_scanned(run.config.data, task) if task.has_documents else None)
-        folder = ShardFolder(uri)
-        try:
-            made = _made(work, folder, uri=uri, inputs=inputs)
-        except errors.RecoverableError:
-            raise  # what is finished serves the next attempt
-        except Exception:
-            folder.remove()
-            raise
-        folder.remove()
-        return made
+        with tokenising.folder.removed_after_a_failure():
+            tokenising.complete()
+            return gathering.gather(
+                tokenising.work,
+                tokenising.outline.plan,
+                folder=tokenising.folder.uri,
+                uri=uri,
+                inputs=survey.parts,
+                examples_in_source=tokenising.examples_in_source,
+            )
 
-    return manifest.reuse_or_make(run.config.run.root, task.name, inputs, make)
-
-
-def _made(work: Work, folder: ShardFolder, *, uri: str, inputs: Mapping[str, str]) -> Manifest:
-    """Returns the manifest of the new dataset, committed at `uri`."""
-    maker = "t5core.data.text_shards" if work.task.has_documents else "t5core.data.seqio_materialise"
-    here = pool.Here() if work.task.has_documents else worker.start()
-    plan: Plan = here.call(f"{maker}:plan", work)
-    there = folder.names()
-    missing = [part for part in plan.parts if not there.issuperset(part.files)]
-    if len(missing) < len(plan.parts):
-        kept = len(plan.parts) - len(missing)
-        progress.say(
-            f"  tokenise {work.task.name}: {kept} of {len(plan.parts)} parts are there from an earlier attempt"
-        )
-    with (
-        progress.stage(f"tokenise {work.task.name}", total=None, unit="examples") as bar,
-        _callers(work, here, most=len(missing)) as callers,
-    ):
-        calls = [(work, part, folder.uri) for part in missing]
-        for _ in pool.results(f"{maker}:make", calls, callers=callers, on_progress=bar.advance):
-            pass
-
-    def examples_in_source() -> int:
-        return work.scan.documents[TRAIN] if work.scan is not None else here.call(f"{maker}:examples_in_source", work)
-
-    return gathering.gather(
-        work, plan, folder=folder.uri, uri=uri, inputs=inputs, examples_in_source=examples_in_source
-    )
+    dataset = manifest.reuse_or_make(survey.request.run.config.run.root, task, survey.parts, make)
+    tokenising.folder.remove()  # whoever was slower than another run may have left it as well
+    return dataset
 
 
-@contextlib.contextmanager
-def _callers(work: Work, here: Caller, *, most: int) -> Iterator[Sequence[Caller]]:
-    """Gives who makes the parts: `here` where one is enough, processes otherwise, which end with the block."""
-    memory = _MEMORY if work.task.has_documents else _MEMORY_WITH_SEQIO
-    sensible = min(most // _PARTS_FOR_A_PROCESS, pool.sensible_processes(memory_each=memory))
-    count = min(most, work.data.workers or sensible)
-    if count <= 1:
-        yield [here]
-        return
-    with contextlib.ExitStack() as started:
-        processes = []
-        for _ in range(count if work.task.has_documents else count - 1):
-            processes.append(worker.Worker(preload="t5core.data.text_shards" if work.task.has_documents else "seqio"))
-            started.callback(processes[-1].close)
-        yield processes if work.task.has_documents else [here, *processes]
+def materialise_task(request: TaskRequest) -> DatasetRef:
+    """Returns the dataset of one task: the one that is there already, or a new one.
+
+    Raises:
+      ConfigError: the task cannot work as configured.
+      DataError: its text cannot be used, or gives no examples.
+    """
+    return materialise_survey(survey_task(request))
 
 
 def check_task(config: PretrainConfig, task: TaskConfig) -> None:
@@ -200,21 +197,6 @@ def _check_lengths(config: PretrainConfig, task: TaskConfig) -> None:
             sentinels=vocabulary.extra_ids,
         )
         noise.chunk_length(inputs_length=lengths["inputs"], targets_length=lengths["targets"], task=task.name)
-
-
-def _scanned(data: DataConfig, task: TaskConfig) -> Scan:
-    scan = TaskSource(task).scan
-    if not scan.documents[VALIDATION] and not data.allow_missing_split:
-        if task.validation_files:
-            what = f"its validation_files give no documents{_spelt(scan.dropped[VALIDATION])}; mend them"
-        else:
-            what = f"none of its {scan.documents[TRAIN]} documents is held out for validation; name validation_files"
-        raise errors.DataError(f"task {task.name!r}: {what}, or set data.allow_missing_split=true")
-    return scan
-
-
-def _spelt(dropped: Mapping[str, int]) -> str:
-    return "".join(f", {count} dropped: {reason}" for reason, count in dropped.items())
 
 
 def task_parts(run: ResolvedRun, task: TaskConfig, vocabulary: VocabularyRef) -> dict[str, str]:

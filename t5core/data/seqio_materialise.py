@@ -37,21 +37,27 @@ def plan(work: Work) -> Plan:
     """
     task = _task(work)
     _check(task, work.data, use_cached=work.task.use_cached)
-    count = min(_MOST_SHARDS, _source_shards(task)) if not work.task.use_cached else 1
+    files = _source_shards(task) if not work.task.use_cached else []
+    count = max(1, min(_MOST_SHARDS, len(files)))
     parts = [
-        Part(split=TRAIN, index=index, source=count if count > 1 else None, passes=work.data.passes)
+        Part(split=TRAIN, index=index, passes=work.data.passes, of=count if count > 1 else None)
         for index in range(count)
     ]
     if VALIDATION in task.splits and not (work.data.allow_missing_split and _is_empty(task, work, VALIDATION)):
-        parts.append(Part(split=VALIDATION, index=0, source=None, passes=1))
-    return Plan(sides=tuple(task.output_features), parts=tuple(parts))
+        parts.append(Part(split=VALIDATION, index=0, passes=1))
+    return Plan(sides=tuple(task.output_features), parts=tuple(parts), size=_bytes_of(files) if count > 1 else 0)
 
 
-def _source_shards(task: seqio.Task) -> int:
+def _source_shards(task: seqio.Task) -> list[str]:
     try:
-        return max(1, len(task.source.list_shards(TRAIN)))
+        return list(task.source.list_shards(TRAIN))
     except NotImplementedError:
-        return 1
+        return []
+
+
+def _bytes_of(shards: list[str]) -> int:
+    """Returns the bytes of those shards that are files; other sources only name theirs."""
+    return sum(tf.io.gfile.stat(shard).length for shard in shards if tf.io.gfile.exists(shard))
 
 
 def make(work: Work, part: Part, folder: str) -> None:
@@ -104,7 +110,7 @@ def _check(task: seqio.Task, data: DataConfig, *, use_cached: bool) -> None:
 
 def _make_training(task: seqio.Task, work: Work, part: Part, folder: str) -> None:
     features, lengths = list(task.output_features), work.data.feature_lengths
-    shard = seqio.ShardInfo(index=part.index, num_shards=part.source) if part.source else None
+    shard = seqio.ShardInfo(index=part.index, num_shards=part.of) if part.of else None
     for number in range(part.passes):
         writer = _writer(task, work)
         examples = _examples(task, work, TRAIN, seed=pass_seed(work.request.run.seed, number), shard=shard)

@@ -7,17 +7,19 @@ named by the same fingerprint, and goes away once the dataset is committed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from t5core import errors, storage
+from t5core import errors, outages, storage
 from t5core.config.base import StrictModel
+from t5core.data.files import Piece
 from t5core.data.ragged import Ragged
 
 _RECORD = "record"
@@ -30,14 +32,16 @@ class Part:
     Attributes:
       split: which it belongs to.
       index: its place among the parts of the split.
-      source: what it is made from, as whoever makes it understands it; None for the whole split.
       passes: how often it is made.
+      piece: of a file, which it is made from, and the number of its first document; None for the whole split.
+      of: of so many parts of a SeqIO source it is one; None for the whole split.
     """
 
     split: str
     index: int
-    source: Any
     passes: int
+    piece: tuple[int, Piece] | None = None
+    of: int | None = None
 
     def file(self, number: int) -> str:
         """Returns the name of the shard of one pass."""
@@ -51,10 +55,17 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All parts of a task, the longest to make first, and the features of its examples."""
+    """All parts of a task, the longest to make first.
+
+    Attributes:
+      sides: the features of its examples.
+      parts: what they are made in.
+      size: bytes of its text, about; 0 where only SeqIO could tell.
+    """
 
     sides: tuple[str, ...]
     parts: tuple[Part, ...]
+    size: int
 
     def has(self, split: str) -> bool:
         """Tells whether the task has a split."""
@@ -143,12 +154,22 @@ class ShardFolder:
     def __init__(self, dataset: str) -> None:
         self.uri = f"{dataset.rstrip('/')}.shards"
 
-    def names(self) -> set[str]:
-        """Returns the names of the shards that are finished."""
+    def names(self, *, ending: str = ".npz") -> set[str]:
+        """Returns the names of the shards that are finished, or of other files by how they end."""
         folder = storage.path(self.uri)
         if not folder.exists():
             return set()
-        return {entry.name for entry in folder.iterdir() if entry.name.endswith(".npz")}
+        return {entry.name for entry in folder.iterdir() if entry.name.endswith(ending)}
+
+    @contextlib.contextmanager
+    def removed_after_a_failure(self) -> Iterator[None]:
+        """Removes all shards when the block fails, unless another attempt may succeed: they serve that one."""
+        try:
+            yield
+        except Exception as error:
+            if not outages.is_outage(error):
+                self.remove()
+            raise
 
     def remove(self) -> None:
         """Removes all shards."""

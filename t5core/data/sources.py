@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from t5core import errors, storage
-from t5core.config.data_schema import TaskConfig
+from t5core.config.data_schema import DataConfig, TaskConfig
 from t5core.data import corpus, files, filters, pieces, templates
 from t5core.data.documents import Document, HoldOut, Share, Tally, hold_out_all, key_hash
 from t5core.data.files import Piece
@@ -252,6 +252,26 @@ class TaskSource:
         if any(not any(document.columns[name].strip() for name in side) for side in self._sides):
             return BLANK  # the inputs or the targets hold no character but white space
         return next((reason for reason, keeps in self._filters if not keeps(document.columns)), None)
+
+
+def scanned(task: TaskConfig, data: DataConfig) -> Scan:
+    """Returns what one look at the text of a task finds.
+
+    Raises:
+      DataError: it cannot be used, or a split is missing.
+    """
+    scan = TaskSource(task).scan
+    if not scan.documents[VALIDATION] and not data.allow_missing_split:
+        if task.validation_files:
+            what = f"its validation_files give no documents{_spelt(scan.dropped[VALIDATION])}; mend them"
+        else:
+            what = f"none of its {scan.documents[TRAIN]} documents is held out for validation; name validation_files"
+        raise errors.DataError(f"task {task.name!r}: {what}, or set data.allow_missing_split=true")
+    return scan
+
+
+def _spelt(dropped: Mapping[str, int]) -> str:
+    return "".join(f", {count} dropped: {reason}" for reason, count in dropped.items())
 
 
 def _length(document: Document) -> int:

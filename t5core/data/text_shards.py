@@ -27,9 +27,9 @@ def plan(work: Work) -> Plan:
     pieces = TaskSource(work.task, scan=work.scan).pieces
     passes = work.data.passes if work.task.objective in NOISY else 1  # without noise all passes are alike
     # Validation takes longest, as it looks at all documents.
-    parts = [Part(split=VALIDATION, index=0, source=None, passes=1)] if work.scan.documents[VALIDATION] else []
-    parts += [Part(split=TRAIN, index=index, source=piece, passes=passes) for index, piece in enumerate(pieces)]
-    return Plan(sides=sides_of(work.task), parts=tuple(parts))
+    parts = [Part(split=VALIDATION, index=0, passes=1)] if work.scan.documents[VALIDATION] else []
+    parts += [Part(split=TRAIN, index=index, passes=passes, piece=piece) for index, piece in enumerate(pieces)]
+    return Plan(sides=sides_of(work.task), parts=tuple(parts), size=work.scan.characters)
 
 
 def make(work: Work, part: Part, folder: str) -> None:
@@ -62,7 +62,7 @@ class _Maker:
         """Makes every pass over a piece at once, as the tokens of all passes are the same."""
         writers, sample = [self._writer() for _ in range(part.passes)], []
         noted = [Counter[str]() for _ in writers]
-        for numbers, documents in _batches(self._source.numbered(TRAIN, piece=part.source)):
+        for numbers, documents in _batches(self._source.numbered(TRAIN, piece=part.piece)):
             tokenised = self._objective.tokenise(documents, numbers=numbers)
             for number, writer in enumerate(writers):
                 examples = self._objective.examples(tokenised, seed=pass_seed(self._run_seed, number))

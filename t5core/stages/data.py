@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from t5core import progress, storage
 from t5core.actions import configured
-from t5core.config.edges import DatasetRef, ResolvedRun, RunInputs, TaskRequest, VocabularyRef
+from t5core.config.edges import (
+    DatasetRef,
+    ResolvedRun,
+    RunInputs,
+    ShareRequest,
+    Survey,
+    TaskRequest,
+    TokenisedShare,
+    VocabularyRef,
+)
 from t5core.rundir import RunDirectory, StageRecord
 from t5core.stages import failure, preflight
 
@@ -17,11 +26,11 @@ Record = Callable[..., None]
 
 @contextlib.contextmanager
 def _recorded(run: ResolvedRun, stage: str, name: str = "") -> Iterator[Record]:
-    """Yields a function that says and records the outcome of a stage, with its seconds."""
+    """Yields a function that says and records the outcome of a stage, with its seconds; `before` were spent on it."""
     began = time.monotonic()
 
-    def record(*, reused: bool, reason: str, fingerprint: str, uri: str) -> None:
-        seconds = time.monotonic() - began
+    def record(*, reused: bool, reason: str, fingerprint: str, uri: str, before: float = 0.0) -> None:
+        seconds = before + time.monotonic() - began
         label = f"{stage} {name}".strip()
         progress.say(f"{label}: {'reused' if reused else 'done'} in {seconds:.1f} s ({reason})")
         RunDirectory(run.uri).write_stage(
@@ -53,17 +62,52 @@ def build_vocabulary(run: ResolvedRun) -> VocabularyRef:
     return vocabulary
 
 
-def materialise(request: TaskRequest) -> DatasetRef:
-    """Returns the dataset of one task, tokenised unless it is there already."""
-    from t5core.data import manifest, materialise
+def survey(request: TaskRequest) -> Survey:
+    """Returns whether the dataset of a task is there, and in how many shares it is to be tokenised otherwise."""
+    from t5core.data import materialise
 
-    with _recorded(request.run, "materialise", request.task) as record:
-        dataset = materialise.materialise_task(request)
+    with failure.recorded(request.run.uri, where=f"survey {request.task}"):
+        return materialise.survey_task(request)
+
+
+def share_out(surveys: Sequence[Survey]) -> list[ShareRequest]:
+    """Returns the order to tokenise each share; there is always one, as a cluster cannot map over nothing.
+
+    Where all datasets are there, that one has nothing to do.
+    """
+    wanted = [ShareRequest(survey=each, index=index) for each in surveys for index in range(each.shares)]
+    return wanted or [ShareRequest(survey=surveys[0], index=0)]
+
+
+def tokenise(request: ShareRequest) -> TokenisedShare:
+    """Returns what became of one share of a task, tokenised as far as it is not there already."""
+    from t5core.data import materialise
+
+    ordered = request.survey.request
+    with failure.recorded(ordered.run.uri, where=f"tokenise {ordered.task}"):
+        return materialise.tokenise_share(request)
+
+
+def materialise(survey: Survey) -> DatasetRef:
+    """Returns the dataset of one task, put together from its shares unless it is there already."""
+    from t5core.data import manifest, materialise
+    from t5core.data.tokenising import Tokenising
+
+    task = survey.request.task
+    with _recorded(survey.request.run, "materialise", task) as record:
+        before = survey.seconds + Tokenising(survey).seconds()
+        dataset = materialise.materialise_survey(survey)
         described = manifest.load(dataset.uri)
         for split, content in described.splits.items() if described is not None else ():
             for remark in content.remarks:
-                progress.say(f"  {request.task} {split}: {remark}")
-        record(reused=dataset.reused, reason=dataset.reason, fingerprint=dataset.fingerprint, uri=dataset.uri)
+                progress.say(f"  {task} {split}: {remark}")
+        record(
+            reused=dataset.reused,
+            reason=dataset.reason,
+            fingerprint=dataset.fingerprint,
+            uri=dataset.uri,
+            before=before,
+        )
     return dataset
 
 

@@ -68,7 +68,7 @@ def test_a_shard_that_went_away(tmp_path):
 def test_only_finished_shards_count(tmp_path):
     folder = ShardFolder(f"{tmp_path}/d")
     assert folder.names() == set()
-    part = Part(split="train", index=3, source=None, passes=2)
+    part = Part(split="train", index=3, passes=2)
     saved(f"{folder.uri}/{part.file(1)}")
     with open(f"{folder.uri}/.{part.file(0)}.0.tmp", "w") as handle:
         handle.write("half")
