@@ -5,6 +5,7 @@ So the source is looked at once, however many processes share the work and howev
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 
@@ -44,4 +45,6 @@ def read(folder: str) -> Outline | None:
         return None
     if storage.digest(content).encode() != digest:
         return None
-    return _stored_form().validate_json(content)
+    with contextlib.suppress(pydantic.ValidationError):  # of another version
+        return _stored_form().validate_json(content)
+    return None

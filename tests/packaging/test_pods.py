@@ -29,6 +29,8 @@ OVERRIDES = [
     "train.total_steps=12",
     "train.actions=[{name: early_stopping, task: copy, metric: exact_match, mode: max, patience: 1}]",
 ]
+# What the cluster is told beside: each task is tokenised in two pods.
+IN_SHARES = "data.shares=2"
 SECOND_SEGMENT = "/dn2/dn0/dn0"  # of the dynamic job: second block, then-branch, first node
 LOCK = "gs://bucket/runs/tiny/lock.json"
 FAULTS = {(SECOND_SEGMENT, 0): "lost:5", (SECOND_SEGMENT, 1): "killed"}
@@ -57,7 +59,7 @@ def both(tmp_path_factory, packaged):
         text = command_line.CONFIG.format(root="gs://bucket/runs", text="gs://bucket/text")
         settings = PretrainConfig.model_validate(yaml_text.parse(text, origin="remote"))
         cluster = pods.Pods(bucket=served, folder=folder / "pods", execution="execution1", lock_uri=LOCK, faults=FAULTS)
-        inputs = {"config": pods.as_literal(settings), "overrides": pods.as_literal(OVERRIDES)}
+        inputs = {"config": pods.as_literal(settings), "overrides": pods.as_literal([*OVERRIDES, IN_SHARES])}
         outputs = Engine(package=packaged, launch=cluster.launch).run("workflows.pretrain.pretrain", inputs)
         done = command_line.finish(local)
         assert done.code == 0, done.text
@@ -85,9 +87,27 @@ def test_it_ends_with_the_bits_of_the_local_run(both):
 def test_every_task_of_the_run_was_a_pod(both, packaged):
     graphs = ("workflows.pretrain.pretrain", "workflows.blocks.block_cpu")
     named = {task.rpartition(".")[2] for workflow, _, task in packaged.task_nodes() if workflow in graphs}
-    assert len(named) >= 12
+    assert len(named) >= 15
     assert {pod.task for pod in both.started} == named | {"initialise", "passthrough"}
-    assert sorted(pod.index for pod in both.started if pod.index is not None) == [0, 1]
+
+
+def test_each_task_is_tokenised_in_as_many_pods_as_it_has_shares(both):
+    mapped = collections.defaultdict(list)
+    for pod in both.started:
+        if pod.index is not None:
+            mapped[pod.task.split("_")[1]].append(pod)  # map_NAME_HASH
+    indices = {name: sorted(pod.index for pod in found) for name, found in mapped.items()}
+    assert indices == {"survey": [0, 1], "tokenise": [0, 1, 2, 3], "materialise": [0, 1]}
+    shares = [pods.structure(pod.outcome.outputs["o0"]) for pod in mapped["tokenise"]]
+    assert sorted((share["task"], share["index"], share["made"]) for share in shares) == [
+        ("copy", 0, 1),
+        ("copy", 1, 1),
+        ("text", 0, 1),
+        ("text", 1, 1),
+    ]
+    first = min(both.started.index(pod) for pod in mapped["materialise"])
+    assert not {pod.path for pod in both.started[first:]} & {pod.path for pod in mapped["tokenise"]}
+    assert not any("tokenise" in pod.text for pod in mapped["materialise"]), "nothing was left for it to make"
 
 
 def test_nothing_heavy_starts_after_the_stop(both):

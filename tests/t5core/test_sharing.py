@@ -77,6 +77,12 @@ def test_what_is_there_needs_no_lock_and_leaves_no_trace(tmp_path):
     assert sharing.when_made(str(tmp_path), "a") is None
 
 
+def test_what_goes_away_when_it_has_served_leaves_no_note(tmp_path):
+    assert sharing.made_once(str(tmp_path), "a", find=lambda: None, make=lambda: 2, note=False) == 2
+    assert sharing.when_made(str(tmp_path), "a") is None
+    assert list((tmp_path / "made").iterdir()) == []
+
+
 def test_a_failure_frees_the_place_and_does_not_count_as_made(tmp_path):
     def fails():
         raise RuntimeError("no")

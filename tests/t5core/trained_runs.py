@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from unittest import mock
 
-from t5core.config.edges import DatasetRef, RunInputs
+from t5core.config.edges import DatasetRef, RunInputs, Survey
 from t5core.rundir import RunDirectory, StageRecord
 from t5core.stages import data
 from tests.t5core import small_runs
@@ -43,6 +43,7 @@ def materialised(*datasets: DatasetRef) -> Iterator[None]:
     by_name = {found.name: found for found in datasets}
     with (
         small_runs.settings_put_back(),
-        mock.patch.object(data, "materialise", lambda request: by_name[request.task]),
+        mock.patch.object(data, "survey", lambda request: Survey(request=request, parts={}, shares=0, seconds=0)),
+        mock.patch.object(data, "materialise", lambda survey: by_name[survey.request.task]),
     ):
         yield

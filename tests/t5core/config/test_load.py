@@ -94,7 +94,7 @@ def test_a_resolved_config_survives_its_own_yaml():
 def test_identity_follows_what_decides_the_bits_and_nothing_else():
     base = load.identity(configured())
     cut_and_kept = ("train.total_steps=5", "train.segment_steps=3", "run.name=other", "train.keep_checkpoints=1")
-    for free in (*cut_and_kept, "data.workers=3"):
+    for free in (*cut_and_kept, "data.workers=3", "data.shares=3"):
         assert load.identity(configured(free)) == base, free
     for bound in ("run.seed=1", "train.batch_size=16", "model.emb_dim=64", "data.passes=2", "train.loss.z_loss=0"):
         assert load.identity(configured(bound)) != base, bound

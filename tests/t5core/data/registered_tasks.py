@@ -49,10 +49,21 @@ def with_noise(example, seed):
     return {**example, "inputs": noise}
 
 
+class InFiles(seqio.FunctionDataSource):
+    """A source whose splits lie in four files, as it says."""
+
+    def list_shards(self, split):
+        return [f"{split}-{number}" for number in range(4)]
+
+    def get_dataset(self, split, shuffle=True, seed=None, shard_info=None, *, num_epochs=1):
+        examples = super().get_dataset(split, shuffle, seed, num_epochs=num_epochs)
+        return examples if shard_info is None else examples.shard(shard_info.num_shards, shard_info.index)
+
+
 def add(name, *, splits=("train", "validation"), vocabulary=VOCABULARY, steps=(), **settings):
     seqio.TaskRegistry.add(
         name,
-        source=seqio.FunctionDataSource(settings.pop("dataset_fn", rows), splits=splits),
+        source=settings.pop("source", seqio.FunctionDataSource)(settings.pop("dataset_fn", rows), splits=splits),
         output_features={side: seqio.Feature(vocabulary) for side in settings.pop("sides", ("inputs", "targets"))},
         preprocessors=[seqio.preprocessors.tokenize, *steps, seqio.preprocessors.append_eos_after_trim],
         **settings,
@@ -61,6 +72,7 @@ def add(name, *, splits=("train", "validation"), vocabulary=VOCABULARY, steps=()
 
 add("registered_good", postprocess_fn=lower, metric_fns=[agreement])
 add("registered_noisy", steps=[with_noise])
+add("registered_in_files", source=InFiles, steps=[with_noise])
 add("registered_without_validation", splits=("train", "test"))
 add("registered_without_train", splits=("validation",))
 add("registered_other_vocabulary", vocabulary=seqio.ByteVocabulary(extra_ids=7))

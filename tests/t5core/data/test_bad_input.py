@@ -210,7 +210,7 @@ def test_every_setting_that_decides_the_rows_makes_another_dataset(tmp_path, mon
     first = made(tmp_path, [source])
     from t5core.data import materialise
 
-    monkeypatch.setattr(materialise, "_made", lambda *args, **kwargs: None)
+    monkeypatch.setattr(materialise.gathering, "gather", lambda *args, **kwargs: None)
     monkeypatch.setattr(materialise.manifest, "reference", lambda uri, manifest, *, reused, reason: reason)
 
     def reason(entry=source, **changes):

@@ -12,6 +12,7 @@ from t5core.config import load
 from t5core.config.schema import PretrainConfig
 from t5core.data import materialise, store, worker
 from t5core.data.materialise import materialise_task
+from t5core.data.tokenising import Tokenising
 from t5core.data.vocabulary import load_vocabulary
 from t5core.evaluation import task_metrics
 from tests.t5core.data.task_runs import made, raw, request_of, rows_of, run_of
@@ -237,7 +238,8 @@ class TestReuse:
         """The fingerprint decides before the worker is asked, so that nothing has to be made here."""
         datasets, _ = both
         asked = []
-        monkeypatch.setattr(materialise, "_made", lambda work, folder, *, uri, inputs: asked.append(uri))
+        monkeypatch.setattr(Tokenising, "complete", lambda self: asked.append(self.uri))
+        monkeypatch.setattr(materialise.gathering, "gather", lambda *args, **kwargs: None)
         monkeypatch.setattr(materialise.manifest, "reference", lambda uri, manifest, *, reused, reason: reason)
         tasks = [text_task(folder), rows_task(folder)]
         usual = {"rows": 512, "vocabulary": SPELT, "passes": 2}
