@@ -27,7 +27,10 @@ class RunInfo(StrictModel):
 
 
 class StageRecord(StrictModel):
-    """What became of one stage; `name` tells several of a stage apart ('' when there is one), `uri` is its result."""
+    """What became of one stage; `name` tells several of a stage apart ('' when there is one), `uri` is its result.
+
+    `seconds` are those of all the tasks of the DAG together that worked on it.
+    """
 
     stage: str
     name: str = ""

@@ -172,8 +172,9 @@ class DataConfig(StrictModel):
     shares: PositiveInt | None = Field(
         default=None,
         le=1000,
-        description="in which each task is tokenised, a pod for each on a cluster and one after the other elsewhere; "
-        "None: one for a GiB of text. No more than a task has files, or pieces of 2 MiB. The data do not depend on it",
+        description="shares in which each task is tokenised: at once on a cluster, a pod for each, else one by one; "
+        "None: one for a GiB of text. Each has a piece of 2 MiB at least, or a file of a SeqIO source. The data do not "
+        "depend on it",
     )
     allow_missing_split: bool = Field(default=False, description="go on when a task lacks a validation split")
 

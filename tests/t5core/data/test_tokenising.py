@@ -13,7 +13,7 @@ import pytest
 from t5core import errors, storage
 from t5core.config.data_schema import TaskConfig
 from t5core.config.edges import ShareRequest
-from t5core.data import outline, pieces, store, text_shards
+from t5core.data import outline, pieces, store, text_shards, worker
 from t5core.data.files import Piece
 from t5core.data.materialise import materialise_survey, materialise_task, survey_task, tokenise_share
 from t5core.data.shards import Part, Plan
@@ -120,6 +120,12 @@ def test_files_of_a_seqio_task_are_shared_out(tmp_path, monkeypatch):
         assert count == shares
         found.append(files_of(dataset))
     assert found[0] == found[1]
+
+
+def test_the_files_of_a_seqio_source_are_weighed_and_names_of_anything_else_are_not(tmp_path):
+    (tmp_path / "a").write_bytes(b"12345")
+    shards = [str(tmp_path / "a"), str(tmp_path / "a"), "train-of-a-function"]
+    assert worker.call("t5core.data.seqio_materialise:_bytes_of", shards) == 10
 
 
 def test_the_source_is_looked_at_once(file, tmp_path, monkeypatch):
