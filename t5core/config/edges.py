@@ -49,12 +49,14 @@ class TaskRequest(StrictModel):
 class Survey(StrictModel):
     """What a look at a task found before it is tokenised.
 
-    `parts` is what decides the bytes of its dataset, by what it is. The task is to be tokenised in so many `shares`, 0
-    where its dataset is there already. The look took `seconds`.
+    `parts` is what decides the bytes of its dataset, by what it is; `source` is the state that its files were in then,
+    '' where there are none. The task is to be tokenised in so many `shares`, 0 where its dataset is there already. The
+    look took `seconds`.
     """
 
     request: TaskRequest
     parts: dict[str, str]
+    source: str
     shares: int
     seconds: float
 

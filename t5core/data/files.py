@@ -96,7 +96,7 @@ def digest(file: str) -> str:
     It comes from the content itself, or from the checksum that gs:// keeps with an object.
     """
     content = hashlib.sha256(suffix(file).encode())
-    listed = _listed_checksum(file)
+    listed = _listed_checksum(_listed(file)) if storage.is_remote(file) else None
     if listed is not None:
         content.update(listed.encode())
         return content.hexdigest()
@@ -106,14 +106,25 @@ def digest(file: str) -> str:
     return content.hexdigest()
 
 
-def _listed_checksum(file: str) -> str | None:
-    if not storage.is_remote(file):
-        return None
+def state(file: str) -> str:
+    """Returns what differs once `file` was written again; unlike `digest` it does not read the content."""
+    found = _listed(file)
+    return _listed_checksum(found) or f"{found['size']} {found.get('mtime')}"
+
+
+def _listed(file: str) -> dict[str, Any]:
     from fsspec.core import url_to_fs
 
     filesystem, path = url_to_fs(file)
-    found = filesystem.info(path)
-    return found.get("md5Hash") or found.get("crc32c")
+    with _refusals_as_errors(file):
+        try:
+            return filesystem.info(path)
+        except FileNotFoundError as error:
+            raise errors.DataError(f"cannot read {file}: it is gone; check that it is there") from error
+
+
+def _listed_checksum(listed: Mapping[str, Any]) -> str | None:
+    return listed.get("md5Hash") or listed.get("crc32c")
 
 
 def rows(piece: Piece, *, columns: Sequence[str], tolerant: bool = False) -> Iterator[Row]:

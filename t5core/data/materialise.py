@@ -90,8 +90,9 @@ def survey_task(request: TaskRequest) -> Survey:
     """
     began, run, task = time.monotonic(), request.run, task_named(request.run.config.data, request.task)
     check_task(run.config, task)
+    source = _state_of_source(task)  # before its digest is taken
     parts = task_parts(run, task, request.vocabulary)
-    survey = Survey(request=request, parts=parts, shares=0, seconds=0.0)
+    survey = Survey(request=request, parts=parts, source=source, shares=0, seconds=0.0)
     if manifest.reuse_or_reason(run.config.run.root, task.name, parts).found is None:
         survey = survey.model_copy(update={"shares": Tokenising(survey).shares})
     return survey.model_copy(update={"seconds": time.monotonic() - began})
@@ -124,6 +125,7 @@ def materialise_survey(survey: Survey) -> DatasetRef:
     def make(uri: str) -> Manifest:
         with tokenising.folder.removed_after_a_failure():
             tokenising.complete()
+            _check_unchanged(survey)
             return gathering.gather(
                 tokenising.work,
                 tokenising.outline.plan,
@@ -136,6 +138,18 @@ def materialise_survey(survey: Survey) -> DatasetRef:
     dataset = manifest.reuse_or_make(survey.request.run.config.run.root, task, survey.parts, make)
     tokenising.folder.remove()  # whoever was slower than another run may have left it as well
     return dataset
+
+
+def _state_of_source(task: TaskConfig) -> str:
+    return TaskSource(task).state() if task.has_documents else ""
+
+
+def _check_unchanged(survey: Survey) -> None:
+    if _state_of_source(task_named(survey.request.run.config.data, survey.request.task)) != survey.source:
+        raise errors.DataError(
+            f"task {survey.request.task!r}: its files changed while they were tokenised, so that its rows would be of "
+            "neither text; run again when nothing writes to them"
+        )
 
 
 def materialise_task(request: TaskRequest) -> DatasetRef:

@@ -125,6 +125,14 @@ class TaskSource:
             }
         )
 
+    def state(self) -> str:
+        """Returns what differs once one of the files was written again, came or went."""
+        if self._task.builtin:
+            return ""
+        return storage.fingerprint(
+            [(file, files.state(file)) for file in (*self._train_files, *self._validation_files)]
+        )
+
     @property
     def scan(self) -> Scan:
         """What is in the source; the first call reads all of it.

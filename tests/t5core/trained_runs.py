@@ -43,7 +43,9 @@ def materialised(*datasets: DatasetRef) -> Iterator[None]:
     by_name = {found.name: found for found in datasets}
     with (
         small_runs.settings_put_back(),
-        mock.patch.object(data, "survey", lambda request: Survey(request=request, parts={}, shares=0, seconds=0)),
+        mock.patch.object(
+            data, "survey", lambda request: Survey(request=request, parts={}, source="", shares=0, seconds=0)
+        ),
         mock.patch.object(data, "materialise", lambda survey: by_name[survey.request.task]),
     ):
         yield

@@ -287,3 +287,22 @@ def test_an_outline_comes_back_as_it_was(tmp_path):
     assert (stored.scan, stored.plan) == (work.scan, text_shards.plan(work))
     assert max(stored.scan.hold_out.hashes) > 2**63
     assert isinstance(stored.plan.parts[1].piece[1], Piece)
+
+
+@pytest.mark.parametrize("change", ["written again", "another file"])
+def test_text_that_changes_while_it_is_tokenised_makes_no_dataset(change, file, tmp_path):
+    copy, root = tmp_path / "text" / "a.txt", tmp_path / "runs"
+    copy.parent.mkdir()
+    shutil.copy(file, copy)
+    found = survey_task(request(root, copy.parent / "*.txt", shares=2))
+    for index in range(found.shares):
+        tokenise_share(ShareRequest(survey=found, index=index))
+    if change == "written again":
+        copy.write_text(copy.read_text().swapcase())  # as long as before
+    else:
+        (copy.parent / "b.txt").write_text("one more\n")
+    with pytest.raises(errors.DataError, match="task 't': its files changed while they were tokenised"):
+        materialise_survey(found)
+    assert list((root / "datasets").iterdir()) == []
+    again = materialise_task(request(root, copy.parent / "*.txt", shares=2))
+    assert not again.reused
