@@ -11,12 +11,11 @@ import datetime
 import math
 from typing import Literal
 
-from t5core import errors, records, storage
+from t5core import errors, records, sharing, storage
 from t5core.checkpoints import index, pins
 from t5core.config.base import StrictModel
 from t5core.config.edges import CheckpointRef
 from t5core.config.publish_schema import PublishConfig
-from t5core.lock import RunLock
 from t5core.rundir import RunDirectory
 
 _POINTER, _HISTORY = "current.json", "history"
@@ -104,7 +103,8 @@ def publish_if_better(
 ) -> Decision:
     """Returns whether `candidate` takes the place of what `config.name` points to; moves the pointer if so.
 
-    The same candidate again gets the answer it had.
+    The same candidate again gets the answer it had. Of two that ask at once, the second is judged by what the first has
+    published.
 
     Args:
       config: the name and the rule.
@@ -115,9 +115,10 @@ def publish_if_better(
 
     Raises:
       ConfigError: the name is judged by another metric.
-      RunDirectoryError: another execution is deciding about the name at this moment.
+      RunDirectoryError: nothing can be written below `root`.
     """
-    with RunLock(f"{folder(root, config.name)}/lock.json", owner=execution):
+    busy = f"another run is being judged for {config.name!r}"
+    with sharing.turn(f"{folder(root, config.name)}/lock.json", busy=busy, owner=execution):
         before = current(root, config.name)
         _check_judged_alike(config, before)
         if before is not None and before.candidate == candidate:

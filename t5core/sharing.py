@@ -1,14 +1,15 @@
 """What several runs need is made once: one of them makes it, and those that come meanwhile wait and take it.
 
 `<root>/made/<key>.lock` is held by the one that makes, and `<root>/made/<key>.json` says that it was made, so that
-a thing that is gone can be told from one that never was.
+a thing that is gone can be told from one that never was. `turn` keeps apart what else one does after the other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from t5core import errors, progress, storage
@@ -38,7 +39,7 @@ def made_once(
     found = find()
     if found is not None:
         return found
-    with _turn(f"{_folder(root)}/{key}.lock", key):
+    with turn(f"{_folder(root)}/{key}.lock", busy=f"{key} is being made by another run"):
         found = find()
         if found is not None:
             return found
@@ -56,19 +57,33 @@ def when_made(root: str, key: str) -> str | None:
         return None
 
 
-def _turn(uri: str, key: str) -> RunLock:
-    """Returns the lock at `uri`, once nobody else holds it; entering it again is nothing to do."""
-    lock, said = RunLock(uri), False
+@contextlib.contextmanager
+def turn(uri: str, *, busy: str, owner: str | None = None) -> Iterator[None]:
+    """Holds the lock at `uri`, once nobody else does; one that died is followed by the next.
+
+    Args:
+      uri: of the lock.
+      busy: what is said when another holds it, such as 'x is being made by another run'.
+      owner: what wants it, unique to it; None: this process.
+
+    Raises:
+      RunDirectoryError: nothing can be written there.
+    """
+    lock, said = RunLock(uri, owner=owner), False
     while True:
         try:
             lock.acquire()
         except errors.InUseError:
             if not said:
-                progress.say(f"  {key} is being made by another run: waiting for it")
+                progress.say(f"  {busy}: waiting for it")
                 said = True
             time.sleep(POLL_SECONDS)
         else:
-            return lock
+            break
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _folder(root: str) -> str:

@@ -11,11 +11,10 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from t5core import cron, errors, records, storage
+from t5core import cron, errors, records, sharing, storage
 from t5core.config.base import StrictModel
 from t5core.config.data_schema import TaskConfig
 from t5core.config.schedule_schema import ScheduleConfig
-from t5core.lock import RunLock
 from t5core.process import ProcessIdentity, this_process
 from t5core.rundir import RunDirectory
 
@@ -76,7 +75,7 @@ def admit(
     folder = f"{root.rstrip('/')}/schedules/{schedule.name}"
     deadline = now() + datetime.timedelta(minutes=schedule.wait_minutes)
     while True:
-        with RunLock(f"{folder}.lock", owner=execution):
+        with sharing.turn(f"{folder}.lock", busy=f"another tick of {schedule.name} is being let in", owner=execution):
             going = _going(f"{folder}.json", root, execution, schedule, now())
             if going is None:
                 claim = Claim(run_name=run_name, execution=execution, process=this_process(), since=now().timestamp())

@@ -13,7 +13,7 @@ def import_parent(config: PretrainConfig, overrides: list[str]) -> PretrainConfi
     from t5core.stages import import_parent as stage
 
     with failures.retry_what_helps():
-        return stage.import_parent(config, overrides, owner=owner.current())
+        return stage.import_parent(config, overrides)
 
 
 @profiles.light_task()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from typing import TYPE_CHECKING
 
-from t5core import errors, progress, records, storage
+from t5core import errors, progress, records, sharing, storage
 from t5core.checkpoints import index
 from t5core.config import load
 from t5core.config.convert_edges import Conversion, ConversionPlan, ConversionSummary, SourceRef
@@ -68,22 +69,32 @@ def _example(source: SourceConfig, root: str, place: str) -> SourceConfig:
 
     folder = f"{place}/example"
     progress.say(f"source.uri is not set and {demo} has no checkpoint: making a tiny T5X checkpoint in {folder}")
-    return source.model_copy(update={"uri": example.checkpoint(folder)})
+    with _turn(folder):
+        return source.model_copy(update={"uri": example.checkpoint(folder)})
+
+
+def _turn(folder: str) -> contextlib.AbstractContextManager[None]:
+    return sharing.turn(f"{folder}/conversion.lock", busy=f"another conversion writes to {folder}")
 
 
 def convert(plan: ConversionPlan) -> Conversion:
-    """Returns the conversion, made now or found made.
+    """Returns the conversion, made now or found made; the same one at the same time is waited for and taken.
 
     Raises:
       CheckpointError: the source cannot be read, or cannot be written in the other format.
       RunDirectoryError: the folder belongs to another conversion, or cannot be written.
     """
+    with _turn(plan.uri), _turn(plan.destination):
+        existing = _existing(plan)
+        if existing is not None:
+            progress.say(f"convert: reused ({existing.reason})")
+            return existing
+        return _made(plan)
+
+
+def _made(plan: ConversionPlan) -> Conversion:
     from t5core.importers import formats
 
-    existing = _existing(plan)
-    if existing is not None:
-        progress.say(f"convert: reused ({existing.reason})")
-        return existing
     config = plan.config
     found = formats.read(plan.source, config.source)
     checkpoint, left_out = formats.write(plan.destination, found, config.destination, plan.source)

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from t5core import errors, fingerprints, progress, storage
+from t5core import errors, fingerprints, progress, sharing, storage
 from t5core.checkpoints import index, locating
 from t5core.config import load
 from t5core.config.convert_schema import SourceConfig
 from t5core.config.schema import PretrainConfig
-from t5core.lock import RunLock
 from t5core.starting import parent_checkpoint
 
 # What decides the state that comes of a foreign checkpoint.
 _IMPORTERS = ("contents", "huggingface", "huggingface_config", "huggingface_names", "t5x", "t5x_scanned")
 
 
-def import_parent(config: PretrainConfig, overrides: Sequence[str], *, owner: str | None = None) -> PretrainConfig:
+def import_parent(config: PretrainConfig, overrides: Sequence[str]) -> PretrainConfig:
     """Returns `config` with `overrides`, and with the folder of one step of ours or of T5X in `run.init_from`.
 
     A model of Hugging Face and T5X's stacked layers are imported to `<root>/imported/<content>/<step>`, once for all
-    runs that start from the same content.
+    runs that start from the same content: those that come meanwhile wait and take it.
 
     Args:
       config: the recipe.
       overrides: settings put over it, `section.key=value` each.
-      owner: execution that works on the run; None: this process.
 
     Raises:
       ConfigError: the run is to start from nothing.
@@ -46,9 +44,7 @@ def import_parent(config: PretrainConfig, overrides: Sequence[str], *, owner: st
         else load.absolute(settings.checkpoint)
     )
     if parent_checkpoint.begun_with(config) is None and _is_foreign(place):
-        config = parent_checkpoint.with_checkpoint(
-            config, _imported(place, root=load.absolute(config.run.root), owner=owner)
-        )
+        config = parent_checkpoint.with_checkpoint(config, _imported(place, root=load.absolute(config.run.root)))
     config = parent_checkpoint.settled(config)
     assert config.run.init_from is not None, "only its checkpoint has changed"
     progress.say(f"start from {config.run.init_from.checkpoint}")
@@ -70,24 +66,31 @@ def _is_foreign(place: str) -> bool:
     return kind == "huggingface"
 
 
-def _imported(place: str, *, root: str, owner: str | None) -> str:
-    """Returns the folder of the imported step."""
+def _imported(place: str, *, root: str) -> str:
+    """Returns the folder of the imported step, and says whether it was there."""
     from t5core.checkpoints.record import ImportSource
     from t5core.importers import formats, own
 
     source = SourceConfig(uri=place)
     ref = formats.survey(source)
     code = fingerprints.code_fingerprint(*(f"t5core.importers.{name}" for name in _IMPORTERS))
-    folder = f"{root}/{parent_checkpoint.IMPORTED}/{storage.fingerprint([ref.digest, code])}"
-    with RunLock(f"{folder}/lock.json", owner=owner):
+    name = storage.fingerprint([ref.digest, code])
+    folder = f"{root}/{parent_checkpoint.IMPORTED}/{name}"
+
+    def find() -> tuple[str, list[str]] | None:
         step = index.latest(folder)
-        if step is not None:
-            progress.say(f"import: reused (content of {place} unchanged)")
-            return str(index.step_path(folder, step))
+        if step is None:
+            return None
+        return str(index.step_path(folder, step)), [f"import: reused (content of {place} unchanged)"]
+
+    def make() -> tuple[str, list[str]]:
         found = formats.read(ref, source)
         origin = ImportSource(format=ref.format, uri=ref.uri, digest=ref.digest, architecture=found.architecture)
         imported = own.write(folder, found, origin)
-    progress.say(f"import: done ({ref.format}, {ref.size_bytes / 1e6:.1f} MB, {len(found.params)} parameters)")
-    for note in found.notes:
-        progress.say(f"  {note}")
-    return imported.uri
+        done = f"import: done ({ref.format}, {ref.size_bytes / 1e6:.1f} MB, {len(found.params)} parameters)"
+        return imported.uri, [done, *(f"  {note}" for note in found.notes)]
+
+    uri, lines = sharing.made_once(root, f"{parent_checkpoint.IMPORTED}-{name}", find=find, make=make)
+    for line in lines:
+        progress.say(line)
+    return uri

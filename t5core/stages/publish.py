@@ -19,7 +19,7 @@ def publish(inputs: RunInputs, cursor: Cursor, *, owner: str | None = None) -> C
     Without `publish` in the configuration nothing is done.
 
     Raises:
-      RunDirectoryError: another execution is deciding about the name at this moment.
+      RunDirectoryError: nothing can be written below the root.
     """
     rule = inputs.run.config.publish
     if rule is None:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from t5core import errors, publishing, storage
+from t5core import errors, publishing, sharing, storage
 from t5core.checkpoints import pins
 from t5core.config.edges import CheckpointRef
 from t5core.config.publish_schema import PublishConfig
@@ -168,10 +168,20 @@ def test_another_metric_under_the_same_name_is_refused(root):
     assert points_to(root) == "a"
 
 
-def test_two_at_once_do_not_decide_about_one_name(root):
-    with RunLock(f"{root}/published/{NAME}/lock.json", owner="flyte:other"), pytest.raises(errors.RunDirectoryError):
-        offer(root, "a", 3.0)
-    assert publishing.current(root, NAME) is None
+def test_of_two_at_once_the_second_waits_and_is_judged_by_what_the_first_published(root, monkeypatch, capsys):
+    first = RunLock(f"{root}/published/{NAME}/lock.json", owner="flyte:other")
+    first.acquire()
+
+    def wait(seconds):
+        assert publishing.current(root, NAME) is None
+        first.release()
+        offer(root, "b", 2.0)
+
+    monkeypatch.setattr(sharing.time, "sleep", wait)
+    decision = offer(root, "a", 3.0)
+    assert "  another run is being judged for 'best': waiting for it" in capsys.readouterr().out
+    assert (decision.outcome, decision.incumbent.run_name) == ("kept", "b")
+    assert points_to(root) == "b"
 
 
 def test_a_damaged_pointer_is_named(root):

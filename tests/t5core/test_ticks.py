@@ -10,9 +10,10 @@ import sys
 
 import pytest
 
-from t5core import errors, process, storage, ticks
+from t5core import errors, process, sharing, storage, ticks
 from t5core.config import load
 from t5core.config.schedule_schema import ScheduleConfig
+from t5core.lock import RunLock
 
 DAILY = {"name": "nightly", "cron": "0 6 * * *"}
 DAY = datetime.timedelta(days=1)
@@ -63,6 +64,18 @@ def test_two_that_come_at_once_do_not_share_a_run(root):
     second = admit(root, execution="flyte:two")
     assert not second.go
     assert second.reason == "skipped: nightly-2026-12-01T0600 is still going (in flyte:one)"
+
+
+def test_one_that_comes_while_another_is_being_let_in_waits_for_the_answer(root, monkeypatch):
+    other = RunLock(f"{root}/schedules/nightly.lock", owner="flyte:one")
+    other.acquire()
+
+    def wait(seconds):
+        other.release()
+        assert admit(root).go
+
+    monkeypatch.setattr(sharing.time, "sleep", wait)
+    assert admit(root, execution="flyte:two").reason.startswith("skipped: nightly-2026-12-01T0600 is still going")
 
 
 def test_the_next_tick_waits_for_nobody_who_has_ended(root):

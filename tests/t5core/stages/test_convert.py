@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from t5core import errors, storage
+from t5core import errors, sharing, storage
 from t5core.checkpoints import index
 from t5core.checkpoints.record import Provenance, SchedulePosition
 from t5core.checkpoints.store import CheckpointStore
 from t5core.config.convert_schema import ConvertConfig
 from t5core.importers import contents, formats, own, parity, t5x
 from t5core.importers.__main__ import main
+from t5core.lock import RunLock
 from t5core.stages import convert
 from tests.t5core.importers.making import HUGGINGFACE, T5X, architecture, made, saved
 
@@ -77,6 +78,45 @@ def test_the_same_conversion_is_made_once_and_another_is_refused(tmp_path):
         errors.CheckpointError, match="checkpoint_0 is not what was written there; remove it and run again"
     ):
         converted(tmp_path, *settings)
+
+
+@pytest.mark.parametrize("kind", ["t5flow", "t5x", "huggingface"])
+def test_the_same_conversion_at_the_same_time_is_made_once(tmp_path, monkeypatch, capsys, kind):
+    plan = convert.inspect(
+        ConvertConfig(),
+        [f"run.root={tmp_path}", f"source.uri={saved(tmp_path / 'model')}", f"destination.format={kind}"],
+    )
+    other = RunLock(f"{plan.uri}/conversion.lock", owner="another run")
+    other.acquire()
+    first = []
+
+    def wait(seconds):
+        other.release()
+        first.append(convert.convert(plan))
+
+    monkeypatch.setattr(sharing.time, "sleep", wait)
+    second = convert.convert(plan)
+    assert f"another conversion writes to {plan.uri}: waiting for it" in capsys.readouterr().out
+    assert (first[0].reused, second.reused, second.digest) == (False, True, first[0].digest)
+
+
+def test_two_conversions_do_not_write_to_one_place_at_once(tmp_path, monkeypatch):
+    settings = (f"run.root={tmp_path}", "destination.format=huggingface", f"destination.uri={tmp_path}/out")
+    one, two = (
+        convert.inspect(ConvertConfig(), [*settings, f"run.name=c{dim}", f"source.uri={saved(tmp_path / dim, model)}"])
+        for dim, model in (("6", made()), ("8", made(emb_dim=8)))
+    )
+    other = RunLock(f"{tmp_path}/out/conversion.lock", owner="another run")
+    other.acquire()
+
+    def wait(seconds):
+        other.release()
+        convert.convert(one)
+
+    monkeypatch.setattr(sharing.time, "sleep", wait)
+    with pytest.raises(errors.CheckpointError, match=r"out has a config.json; remove it, or write to another folder"):
+        convert.convert(two)
+    assert convert.convert(one).reused
 
 
 def run_of(tmp_path, found, *, config="model: {vocab_size: 40, emb_dim: 6, num_heads: 2, head_dim: 5, mlp_dim: 7}"):
