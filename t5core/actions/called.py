@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from t5core import errors
+from t5core import errors, named
 from t5core.actions.base import BaseAction, MetricsByTask
 
 
@@ -16,7 +15,7 @@ class CallAction(BaseAction):
 
     def __init__(self, function: Any, arguments: Mapping[str, Any] | None = None) -> None:
         self._arguments = dict(arguments or {})
-        self._function = _found(function) if isinstance(function, str) else function
+        self._function = named.given(function) if isinstance(function, str) else function
         self._name = function if isinstance(function, str) else getattr(function, "__qualname__", repr(function))
         if not callable(self._function) or isinstance(self._function, type):
             raise errors.ConfigError(f"{self._name} is {self._function!r:.80}, not a function; name one")
@@ -45,7 +44,7 @@ def build(name: str, arguments: Mapping[str, Any]) -> BaseAction:
     Raises:
       ConfigError: there is nothing of that name, it is neither of the two, or it does not take `arguments`.
     """
-    found = _found(name)
+    found = named.given(name)
     if not isinstance(found, type):
         return CallAction(name, arguments)
     if not issubclass(found, BaseAction):
@@ -57,22 +56,6 @@ def build(name: str, arguments: Mapping[str, Any]) -> BaseAction:
         return found(**arguments)
     except (TypeError, ValueError) as error:
         raise errors.ConfigError(f"{name} refuses its arguments {dict(arguments)}: {error}") from error
-
-
-def _found(name: str) -> Any:
-    module, dot, attribute = name.rpartition(".")
-    if not dot:
-        raise errors.ConfigError(f"{name!r} is no dotted name; give module.function")
-    try:
-        imported = importlib.import_module(module)
-    except (ImportError, SyntaxError, ValueError) as error:
-        raise errors.ConfigError(
-            f"{name!r} cannot be imported: {error}; give module.function, importable where the run is"
-        ) from error
-    if not hasattr(imported, attribute):
-        known = [each for each in vars(imported) if not each.startswith("_")]
-        raise errors.ConfigError(errors.unknown_name(f"name in {module}", attribute, known))
-    return getattr(imported, attribute)
 
 
 def _require_fit(function: Any, name: str, given: tuple[Any, ...], arguments: Mapping[str, Any]) -> None:

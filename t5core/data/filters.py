@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from t5core import errors, fingerprints, storage
+from t5core import errors, fingerprints, named, storage
 from t5core.config.data_schema import TaskConfig
 from t5core.config.preprocessing_schema import FilterConfig
 
@@ -108,12 +107,10 @@ def _test(entry: FilterConfig) -> Callable[[str], bool]:
 
 
 def _function(name: str, *, task: str) -> Callable[..., Any]:
-    module, _, attribute = name.rpartition(".")
+    told = f"task {task!r}: filter function={name!r}"
+    function = named.given(name, told=told)
     try:
-        function = getattr(importlib.import_module(module), attribute)
         inspect.signature(function).bind({})
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise errors.ConfigError(
-            f"task {task!r}: filter function={name!r} cannot be used: {error}; give module.function of the columns"
-        ) from error
+    except (TypeError, ValueError) as error:
+        raise errors.ConfigError(f"{told} cannot be used: {error}; give module.function of the columns") from error
     return function

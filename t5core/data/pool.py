@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
-import importlib
 import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from t5core import named
 from t5core.data import worker
 from t5core.data.worker import Worker
 
@@ -30,9 +30,8 @@ class Here:
 
     def call(self, target: str, *args: Any, on_progress: Callable[[int], None] | None = None) -> Any:
         """Returns what the function `target` ("module:function") gives for `args`."""
-        module, function = target.split(":")
         with worker.reporting_to(on_progress):
-            return getattr(importlib.import_module(module), function)(*args)
+            return named.target(target)(*args)
 
 
 def sensible_processes(*, memory_each: int) -> int:

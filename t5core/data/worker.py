@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any
 
-from t5core import errors, outages
+from t5core import errors, named, outages
 
 _MODULE = "t5core.data.worker"
 _SECONDS_TO_LEAVE = 5.0
@@ -206,8 +206,7 @@ def _die_with(parent: int) -> None:
 
 def _serve_one(line: Connection, target: str, args: tuple[Any, ...]) -> None:
     try:
-        module, function = target.split(":")
-        line.send(("result", getattr(importlib.import_module(module), function)(*args)))
+        line.send(("result", named.target(target)(*args)))
     except Exception as error:  # it goes on in the parent
         line.send(("error", _portable(error, target=target)))
 

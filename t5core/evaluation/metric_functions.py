@@ -7,16 +7,14 @@ percentages: 0 is worst, 100 best.
 from __future__ import annotations
 
 import collections
-import importlib
 import inspect
 import re
 import string
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
 
 import editdistance
 
-from t5core import errors
+from t5core import errors, named
 
 MetricFunction = Callable[..., Mapping[str, float]]
 
@@ -95,13 +93,12 @@ def metric_function(name: str) -> MetricFunction:
     """
     if name in METRICS:
         return METRICS[name]
-    module, dot, attribute = name.rpartition(".")
-    if not dot:
+    if "." not in name:
         raise errors.ConfigError(f"{errors.unknown_name('metric', name, METRICS)}; or give module.function")
+    function = named.given(name, told=f"metric {name!r}")
     try:
-        function: Any = getattr(importlib.import_module(module), attribute)
         parameters = inspect.signature(function).parameters.values()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise errors.ConfigError(f"metric {name!r} cannot be used: {error}; give module.function") from error
     arguments = [
         parameter.name

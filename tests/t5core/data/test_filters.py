@@ -101,13 +101,18 @@ def test_what_is_no_filter(entry, message):
         ),
         (
             {"function": "no_such_module.keep"},
-            "task 't': filter function='no_such_module.keep' cannot be used: No module named 'no_such_module'; "
-            "give module.function of the columns",
+            "task 't': filter function='no_such_module.keep' cannot be imported: No module named 'no_such_module'; "
+            "give module.function, importable where the run is",
         ),
         (
             {"function": f"{__package__}.filtering.is_ever"},
-            f"task 't': filter function='{__package__}.filtering.is_ever' cannot be used: module "
-            f"'{__package__}.filtering' has no attribute 'is_ever'; give module.function of the columns",
+            f"task 't': filter function='{__package__}.filtering.is_ever': unknown name in {__package__}.filtering "
+            "'is_ever'; did you mean 'is_even'? known: is_even",
+        ),
+        (
+            {"function": "importlib.invalidate_caches"},
+            "task 't': filter function='importlib.invalidate_caches' cannot be used: too many positional arguments; "
+            "give module.function of the columns",
         ),
     ],
 )

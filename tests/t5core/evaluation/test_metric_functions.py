@@ -96,11 +96,14 @@ def test_a_user_s_own_function_by_its_path():
         ),
         (
             "no_such_module.f",
-            "metric 'no_such_module.f' cannot be used: No module named 'no_such_module'; give module.function",
+            "metric 'no_such_module.f' cannot be imported: No module named 'no_such_module'; give module.function, "
+            "importable where the run is",
         ),
         (
-            "math.tau_",
-            "metric 'math.tau_' cannot be used: module 'math' has no attribute 'tau_'; give module.function",
+            "string.capword",
+            "metric 'string.capword': unknown name in string 'capword'; did you mean 'capwords'? known: Formatter, "
+            "Template, ascii_letters, ascii_lowercase, ascii_uppercase, capwords, digits, hexdigits, octdigits, "
+            "printable, punctuation, whitespace",
         ),
         (
             f"{__name__}.of_scores",
