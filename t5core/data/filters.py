@@ -74,11 +74,12 @@ def fingerprint(task: TaskConfig, *, tokens: bool = True) -> str:
       tokens: whether those that count tokens matter.
     """
     entries = [entry for entry in task.filters if tokens or not entry.counts_tokens]
-    functions = [entry.function for entry in entries if entry.function is not None]
-    modules = sorted({_function(name, task=task.name).__module__ for name in functions})
-    return storage.fingerprint(
-        [[entry.model_dump(exclude={"name"}) for entry in entries], fingerprints.code_fingerprint(*modules)]
+    named_ones = [entry.function for entry in entries if entry.function is not None]
+    code = fingerprints.functions_fingerprint(
+        [_function(name, task=task.name) for name in named_ones],
+        modules={name.rpartition(".")[0] for name in named_ones},
     )
+    return storage.fingerprint([[entry.model_dump(exclude={"name"}) for entry in entries], code])
 
 
 def _predicate(entry: FilterConfig, *, task: str, columns: Sequence[str]) -> Callable[[Mapping[str, str]], bool]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-import inspect
 import math
-import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import seqio
@@ -20,7 +16,7 @@ from t5core.data import files, seqio_cache
 from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, load_vocabulary
 
 # Their code is told by the version of the library that it belongs to.
-_LIBRARIES = ("seqio", "tensorflow", "numpy")
+LIBRARIES = ("seqio", "tensorflow", "numpy")
 
 
 def registered_task(name: str, *, module: str, cache_dirs: Sequence[str] = ()) -> seqio.Task:
@@ -149,20 +145,11 @@ def describe_task(name: str, module: str, cache_dirs: Sequence[str] = (), use_ca
     """
     task = registered_task(name, module=module, cache_dirs=cache_dirs)
     steps = [*task.preprocessors, *_functions(task.source)]
-    modules = {module, *(found for step in steps for found in _modules_of(step))}
+    registering = [module] if fingerprints.has_source(module) else []
     return {
         "data": storage.fingerprint(_data_of(task.source)) if not use_cached else _cached_data(task),
-        "code": storage.fingerprint(
-            [
-                fingerprints.code_fingerprint(*sorted(filter(_has_source, modules))),
-                [_spelt(step) for step in steps],
-            ]
-        ),
+        "code": fingerprints.functions_fingerprint(steps, modules=registering, told=LIBRARIES),
     }
-
-
-def _has_source(module: str) -> bool:
-    return (getattr(sys.modules.get(module), "__file__", None) or "").endswith(".py") and module != "__main__"
 
 
 def _functions(source: seqio.DataSource) -> list[Callable[..., Any]]:
@@ -178,7 +165,7 @@ def _data_of(source: seqio.DataSource) -> Any:
         except NotImplementedError:
             shards = []
         contents[split] = [_content(shard) for shard in shards]
-    return [_spelt(source), contents]
+    return [fingerprints.spelt_object(source), contents]
 
 
 def _cached_data(task: seqio.Task) -> str:
@@ -190,27 +177,3 @@ def _cached_data(task: seqio.Task) -> str:
 def _content(shard: str) -> str:
     """Returns the digest of a shard that is a file; other sources only name their shards."""
     return files.digest(shard) if tf.io.gfile.exists(shard) else shard
-
-
-def _modules_of(step: Any) -> Iterator[str]:
-    """Yields the modules outside the libraries that a step's code and arguments come from."""
-    if isinstance(step, functools.partial):
-        for part in (step.func, *step.args, *step.keywords.values()):
-            yield from _modules_of(part)
-        return
-    module = inspect.getmodule(inspect.unwrap(step) if callable(step) else type(step))
-    if module is not None and module.__name__.partition(".")[0] not in (*_LIBRARIES, "builtins"):
-        yield module.__name__
-
-
-def _spelt(step: Any) -> str:
-    """Returns a step with its arguments as text, without the addresses of objects."""
-    if isinstance(step, functools.partial):
-        arguments = [
-            *map(_spelt, step.args),
-            *(f"{key}={_spelt(value)}" for key, value in sorted(step.keywords.items())),
-        ]
-        return f"{_spelt(step.func)}({', '.join(arguments)})"
-    if callable(step):
-        return getattr(step, "__qualname__", type(step).__qualname__)
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(step))

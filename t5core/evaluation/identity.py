@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 
 from t5core import fingerprints, storage
+from t5core.config.data_schema import DataConfig
 from t5core.config.edges import RunInputs
+from t5core.data import worker
 from t5core.evaluation import metric_functions
 
 _DECIDING_MODULES = (
@@ -53,7 +55,7 @@ def parts(inputs: RunInputs) -> dict[str, str]:
         "vocabulary": inputs.vocabulary.fingerprint,
         "model": storage.fingerprint(model),
         "settings": storage.fingerprint(settings),
-        "metrics": _metrics_code(tuple(sorted({name for task in config.data.tasks for name in task.metrics}))),
+        "metrics": _metrics_code(config.data),
         "code": _own_code(),
         "libraries": fingerprints.library_versions(*_DECIDING_LIBRARIES),
     }
@@ -64,7 +66,17 @@ def _own_code() -> str:
     return fingerprints.code_fingerprint(*_DECIDING_MODULES)
 
 
-def _metrics_code(names: tuple[str, ...]) -> str:
-    """Returns what the metric functions of the user's own do."""
-    modules = {metric_functions.metric_function(name).__module__ for name in names if "." in name}
-    return fingerprints.code_fingerprint(*sorted(modules)) if modules else ""
+def _metrics_code(data: DataConfig) -> str:
+    """Returns what the metric functions of the user's own do, named in the configuration or brought by SeqIO tasks."""
+    names = sorted({name for task in data.tasks for name in task.metrics if "." in name})
+    registered = sorted(task.name for task in data.tasks if task.is_seqio)
+    described = []
+    if names:
+        functions = [metric_functions.metric_function(name) for name in names]
+        modules = {name.rpartition(".")[0] for name in names}
+        described.append(fingerprints.functions_fingerprint(functions, modules=modules))
+    if registered:
+        assert data.module is not None, "the configuration checks that"
+        target = "t5core.evaluation.seqio_metrics:describe_metrics"
+        described.append(worker.call(target, tuple(registered), data.module))
+    return storage.fingerprint(described) if described else ""

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import seqio
 
-from t5core import errors
+from t5core import errors, fingerprints, storage
+from t5core.data import seqio_registered
 from t5core.data.seqio_registered import registered_task
 from t5core.evaluation import metric_functions
+
+
+@functools.cache
+def describe_metrics(names: tuple[str, ...], module: str) -> str:
+    """Returns 16 hex digits that name what the metric functions and the postprocess functions of tasks do.
+
+    The answer stays the same as long as this process lives, and so do the functions that it has imported.
+
+    Args:
+      names: of registered tasks.
+      module: registers them.
+
+    Raises:
+      ConfigError: `module` cannot be imported, or there is no such task.
+    """
+    tasks = [registered_task(name, module=module) for name in names]
+    functions = [[*task.metric_fns, getattr(task, "_postprocess_fn", None)] for task in tasks]
+    told = seqio_registered.LIBRARIES
+    code = [fingerprints.functions_fingerprint(list(filter(None, found)), told=told) for found in functions]
+    return storage.fingerprint([code, fingerprints.library_versions(*told)])
 
 
 def compute_metrics(

@@ -19,15 +19,17 @@ def evaluate(inputs: RunInputs, segment: SegmentRecord) -> Evaluation:
     other settings stays.
     """
     directory = RunDirectory(inputs.run.uri)
-    step, settings = segment.checkpoint.step, settings_fingerprint(inputs)
+    step = segment.checkpoint.step
     existing = directory.evaluation(step)
+    due = schedule.of(inputs.run.config.train).is_evaluation_due(step) and step == segment.end
+    # Telling the settings takes SeqIO where a task is of the user's module.
+    settings = settings_fingerprint(inputs) if due or existing is not None else ""
     if existing is not None and (existing.checkpoint.digest, existing.settings) == (
         segment.checkpoint.digest,
         settings,
     ):
         progress.say(f"evaluate step {step}: reused (same checkpoint, same settings)")
         return existing.model_copy(update={"reused": True})
-    due = schedule.of(inputs.run.config.train).is_evaluation_due(step) and step == segment.end
     if due and step not in index.committed_steps(directory.checkpoints_uri):
         progress.say(f"evaluate step {step}: its checkpoint is gone, {'kept as it is' if existing else 'left out'}")
         if existing is not None:

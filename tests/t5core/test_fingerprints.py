@@ -1,3 +1,4 @@
+import importlib
 import sys
 import textwrap
 
@@ -88,6 +89,57 @@ def test_a_module_without_source_is_refused(name):
     with pytest.raises(errors.ConfigError) as caught:
         fingerprints.code_fingerprint(name)
     assert str(caught.value) == f"module {name!r} has no Python source to fingerprint; name one that is a .py file"
+
+
+@pytest.fixture
+def functions(package, monkeypatch):
+    """Returns the fingerprint of what `probe_package.users` calls `found`, after writing the modules anew."""
+    sources = {
+        "shared": "def scaled(value, by=2):\n    return value * by\n",
+        "wrapping": "import functools\n\ndef loud(f):\n    return functools.wraps(f)(lambda *a: print() or f(*a))\n",
+        "users": "import functools\nfrom probe_package import shared, wrapping\n\nfound = shared.scaled\n",
+    }
+
+    def fingerprint(**changes):
+        for name, source in {**sources, **changes}.items():
+            (package / f"{name}.py").write_text(source)
+        for name in [name for name in sys.modules if name.startswith("probe_package")]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files of one second and one size are told apart by it
+        found = importlib.import_module("probe_package.users").found
+        return fingerprints.functions_fingerprint([found], told=("functools",))
+
+    fingerprint.sources = sources
+    return fingerprint
+
+
+def test_a_function_is_told_by_the_code_of_its_module(functions):
+    scaled = functions.sources["shared"]
+    before = functions()
+    assert functions(shared=f"# why\n{scaled}") == before
+    assert functions(users=functions.sources["users"] + "other = 1\n") == before, "it comes from elsewhere"
+    assert functions(shared=scaled.replace("*", "+")) != before
+
+
+def test_what_is_bound_to_a_function_and_what_wraps_it_count(functions):
+    head = "import functools\nfrom probe_package import shared, wrapping\n\n"
+    bound = {by: f"{head}found = functools.partial(shared.scaled, by={by})\n" for by in (3, 4)}
+    assert len({functions(), functions(users=bound[3]), functions(users=bound[4])}) == 3
+    wrapped = f"{head}found = wrapping.loud(shared.scaled)\n"
+    before = functions(users=wrapped)
+    for name, old, new in (("shared", "*", "+"), ("wrapping", "print()", "id(f)")):
+        changed = {name: functions.sources[name].replace(f" {old} ", f" {new} ")}
+        assert functions(users=wrapped, **changed) != before
+
+
+def test_what_is_told_by_its_version_is_not_read():
+    assert fingerprints.functions_fingerprint([pytest.approx], told=("_pytest",)) == (
+        fingerprints.functions_fingerprint([pytest.approx], told=("_pytest", "json"))
+    )
+    assert fingerprints.functions_fingerprint([pytest.approx]) != (
+        fingerprints.functions_fingerprint([pytest.approx], told=("_pytest",))
+    )
 
 
 def test_library_versions_are_those_installed():

@@ -1,6 +1,8 @@
 """What tests let the SeqIO worker do; imported there and nowhere else."""
 
 import functools
+import importlib
+import sys
 
 import numpy as np
 import seqio
@@ -9,6 +11,7 @@ import tensorflow as tf
 from t5core import storage
 from t5core.data import preprocessors, seqio_counts, seqio_registered, seqio_tasks
 from t5core.data.sources import TaskSource
+from t5core.evaluation import seqio_metrics
 
 
 def preprocessed(kind, texts, settings):
@@ -91,6 +94,20 @@ def data_of_files(pattern):
 def registered_names():
     """Returns the names of all registered SeqIO tasks."""
     return sorted(seqio.TaskRegistry.names())
+
+
+def metrics_described_anew(folder, modules, names, registering):
+    """Returns what is said of the metrics of tasks whose modules in `folder` were written since the last time."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    sys.dont_write_bytecode = True  # files of one second and one size would be taken for the same
+    importlib.invalidate_caches()
+    for module in modules:
+        sys.modules.pop(module, None)
+    for name in names:
+        seqio.TaskRegistry.remove(name)
+    seqio_metrics.describe_metrics.cache_clear()
+    return seqio_metrics.describe_metrics(names, registering)
 
 
 def write_cache(folder, settings):

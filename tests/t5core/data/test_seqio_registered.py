@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from t5core import errors, storage
+from t5core.config.edges import RunInputs
 from t5core.data import store, worker
-from t5core.evaluation import task_metrics
+from t5core.data.vocabulary_training import build_vocabulary
+from t5core.evaluation import identity, task_metrics
 from tests.t5core.data.task_runs import made, raw, rows_of, run_of
 
 pytestmark = pytest.mark.xdist_group("seqio")
@@ -45,6 +47,53 @@ def test_its_own_metrics(good):
     predictions = [f"answer {n} ☃ ☃ ☃" for n in range(4)]
     found = task_metrics.score(config, "registered_good", good.uri, predictions)
     assert found == {"agreement": 1.0, "sequence_accuracy": 0.0}
+
+
+METRIC_MODULES = {
+    "edited_tasks": f"""
+import edited_metrics, edited_postprocessors
+from {MODULE} import add
+
+add("registered_edited", metric_fns=[edited_metrics.shared], postprocess_fn=edited_postprocessors.lower)
+""",
+    "edited_metrics": """
+def shared(targets, predictions):
+    return {"shared": sum(t == p for t, p in zip(targets, predictions))}
+""",
+    "edited_postprocessors": """
+def lower(text, example=None, is_target=False):
+    return text.lower()
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new", "counts"),
+    [
+        ("edited_metrics", "t == p", "t != p", True),
+        ("edited_metrics", "def shared", "# how many agree\ndef shared", False),
+        ("edited_postprocessors", "lower()", "upper()", True),
+        ("edited_postprocessors", "    return", '    """Returns it in small letters."""\n    return', False),
+    ],
+)
+def test_the_code_of_its_metrics_counts_for_an_evaluation(tmp_path, monkeypatch, module, old, new, counts):
+    def described(target, *arguments):
+        assert target == "t5core.evaluation.seqio_metrics:describe_metrics"
+        return call(f"{PROBE}:metrics_described_anew", str(tmp_path), list(METRIC_MODULES), *arguments)
+
+    call = worker.call
+    monkeypatch.setattr(worker, "call", described)
+    run = run_of(tmp_path, [{"name": "registered_edited"}], module="edited_tasks")
+    inputs = RunInputs.model_construct(run=run, vocabulary=build_vocabulary(run).reference, tasks=[])
+    for name, source in METRIC_MODULES.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    before = identity.parts(inputs)
+    assert identity.parts(inputs) == before
+    changed = METRIC_MODULES[module].replace(old, new)
+    assert changed != METRIC_MODULES[module]
+    (tmp_path / f"{module}.py").write_text(changed)
+    after = identity.parts(inputs)
+    assert [part for part in after if after[part] != before[part]] == ["metrics"] * counts
 
 
 def test_metrics_of_scores_are_refused(good):

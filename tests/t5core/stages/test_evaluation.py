@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import shutil
+import sys
 
 import pytest
 
@@ -130,6 +132,28 @@ def test_nothing_is_evaluated_twice_and_a_miss_names_what_changed(copied, monkey
     assert told(evaluated(one, dataset)) == {4: (False, f"code and settings changed since its evaluation of {today}")}
     new_data = trained_runs.dataset(copied, seed=7, parts={"d": "new"})
     assert told(evaluated(one, new_data)) == {4: (False, f"data changed since its evaluation of {today}")}
+
+
+def test_an_edited_metric_function_is_measured_again_and_a_comment_is_not(copied, tmp_path, monkeypatch):
+    source = "def letters(targets, predictions):\n    return {'letters': sum(map(len, targets))}\n"
+    file = tmp_path / "edited_metric.py"
+    file.write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    task = "{name: a, files: [a.tsv], objective: supervised, metrics: [edited_metric.letters]}"
+    plan = settled(copied, "steps=[4]", f"tasks=[{task}]")
+    rows, texts = making.examples(5), [{"targets_pretokenized": "a" * number} for number in range(5)]
+    dataset = making.task_dataset(str(copied), "a", rows, validation=rows, texts=texts)
+    first = evaluated(plan, dataset)[4].evaluation
+    assert first.metrics["a"]["letters"] == 10
+    file.write_text(f"# how long they are\n{source}")
+    assert told(evaluated(plan, dataset))[4][0]
+    file.write_text(source.replace("sum(", "1 + sum("))
+    monkeypatch.delitem(sys.modules, "edited_metric")
+    importlib.invalidate_caches()
+    again = evaluated(plan, dataset)
+    today = storage.read_json(first.uri)["created"][:10]
+    assert told(again) == {4: (False, f"metrics changed since its evaluation of {today}")}
+    assert again[4].evaluation.metrics["a"]["letters"] == 11
 
 
 def test_one_that_was_altered_or_is_gone_is_measured_again_and_says_so(copied):
