@@ -21,6 +21,12 @@ from t5core.importers import contents
 from t5core.rundir import RunDirectory
 
 _PARAMS = "params/"
+# What to give where neither a run nor an import tells it.
+_REMEDIES = {
+    "model": "give the settings of its model, such as {preset: t5_1_1_small}",
+    "vocabulary": "give path, its .model file, and extra_ids (100 for T5's own), or kind: bytes",
+    "feature_lengths": "give the longest inputs and targets in tokens, such as {inputs: 512, targets: 114}",
+}
 
 
 def trained_model(
@@ -41,7 +47,10 @@ def trained_model(
     own = _OfRun(directory) if directory is not None else _OfImport(record)
     for setting, value in (("model", model), ("vocabulary", vocabulary), ("feature_lengths", feature_lengths)):
         if value is None and getattr(own, setting) is None:
-            raise errors.ConfigError(f"{setting} is missing, and {checkpoint.uri} does not tell it; set it")
+            raise errors.ConfigError(
+                f"{setting} is missing, and {checkpoint.uri} lies in no run's directory that tells it; "
+                f"{_REMEDIES[setting]}"
+            )
     if model is not None and own.model is not None:
         contents.require_same_architecture(own.model.architecture(), model.architecture(), source=checkpoint.uri)
     given = None if vocabulary is None else _vocabulary(vocabulary.kind, vocabulary.path, vocabulary.extra_ids)

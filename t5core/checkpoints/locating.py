@@ -62,6 +62,8 @@ def _nothing_there(place: str, *, given: str) -> str:
         return f"{given}: no such step; committed in {folder}: {', '.join(map(str, index.committed_steps(folder)))}"
     if name.startswith("checkpoint_") and storage.path(place).is_dir():
         return f"{given} is a checkpoint of T5X; convert it first (workflows/convert.py)"
+    if any(storage.path(place).glob("*.safetensors")):
+        return f"{given} is a model of Hugging Face; convert it first (workflows/convert.py)"
     found = [index.survey(f"{place}/{_CHECKPOINTS}"), index.survey(place)]
     broken = [name for survey in found for name in (*map(str, survey.broken), *survey.set_aside)]
     if broken:

@@ -10,8 +10,9 @@ from t5core.config.evaluate_schema import EvaluationConfig
 class EvaluationPlan(StrictModel):
     """An evaluation whose every setting is known.
 
-    `uri` is its folder and `trained` the directory of the run that the checkpoints are of. `run` has the settings of
-    that run, with the tasks that are evaluated on in the place of its own and `uri` as its directory.
+    `uri` is its folder and `trained` the directory of the run that the checkpoints are of, or the folder that they lie
+    in when they are of none. `run` has the settings of that run, with the tasks that are evaluated on in the place of
+    its own and `uri` as its directory.
     """
 
     uri: str

@@ -7,7 +7,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from t5core.config.base import StrictModel
 from t5core.config.data_schema import TaskConfig
-from t5core.config.schema import ClusterConfig, EvaluateConfig, RunPlace
+from t5core.config.infer_schema import GivenVocabularyConfig
+from t5core.config.schema import ClusterConfig, EvaluateConfig, ModelConfig, RunPlace
 
 
 class EvaluationPlace(RunPlace):
@@ -17,14 +18,22 @@ class EvaluationPlace(RunPlace):
 
 
 class EvaluationConfig(StrictModel):
-    """Which checkpoints are evaluated on what. The model and the vocabulary are those of the checkpoints' run."""
+    """Which checkpoints are evaluated on what.
+
+    Model, vocabulary, lengths and tasks are those of the checkpoints' run. Checkpoints that lie in no run's directory
+    have to be told them, the model only where none was imported.
+    """
 
     run: EvaluationPlace = EvaluationPlace()
     checkpoint: str = Field(
         default="runs/demo",
-        description="a run directory (all of its checkpoints), the folder of one step, or published:NAME",
+        description="a run directory or a folder of steps (all of them), the folder of one step, or published:NAME",
     )
-    steps: list[NonNegativeInt] | None = Field(default=None, description="of a run directory; None: every one there is")
+    model: ModelConfig | None = Field(default=None, description="None: that of the run, or of the import")
+    vocabulary: GivenVocabularyConfig | None = Field(default=None, description="None: that of the run")
+    steps: list[NonNegativeInt] | None = Field(
+        default=None, description="of a run directory or a folder of steps; None: every one there is"
+    )
     tasks: list[TaskConfig] | None = Field(
         default=None, description="of which the validation splits are taken; None: the tasks of the run"
     )

@@ -9,13 +9,15 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from t5core import errors, progress, records, sharing, storage
-from t5core.checkpoints import locating
+from t5core.checkpoints import index, locating
 from t5core.config import load, yaml_text
 from t5core.config.edges import DatasetRef, Evaluation, RunInputs, TaskRequest
 from t5core.config.evaluate_edges import EvaluatedCheckpoint, EvaluationPlan, EvaluationRequest, EvaluationSummary
 from t5core.config.evaluate_schema import EvaluationConfig
+from t5core.config.infer_edges import TrainedModel
 from t5core.config.schema import PretrainConfig
 from t5core.report import evaluation_table
 from t5core.rundir import RunDirectory
@@ -35,48 +37,71 @@ def settle(config: EvaluationConfig, overrides: Sequence[str], *, owner: str | N
 
     Raises:
       ConfigError: a setting that cannot work.
-      CheckpointError: there is no such checkpoint, or no run that says which model it is of.
+      CheckpointError: there is no such checkpoint, or it is not of the model.
       RunDirectoryError: the folder is a run's, is in use, or cannot be written.
     """
     config = load.override_config(config, overrides)
     root = config.run.root.rstrip("/") if storage.is_remote(config.run.root) else os.path.abspath(config.run.root)
     config = config.model_copy(update={"run": config.run.model_copy(update={"root": root})})
     checkpoints = locating.locate_all(config.checkpoint, root=root, steps=config.steps)
-    trained = locating.run_of(checkpoints[0])
-    if trained is None:
-        raise errors.CheckpointError(
-            f"{checkpoints[0].uri} lies in no run's directory, which would say what model it is of; "
-            f"train from it (run.init_from) or name a checkpoint of a run"
-        )
-    model = trained_model(checkpoints[-1], model=None, vocabulary=None, feature_lengths=None)
-    run = load.resolve(_settings(config, trained))
+    directory = locating.run_of(checkpoints[0])
+    model = trained_model(
+        checkpoints[-1], model=config.model, vocabulary=config.vocabulary, feature_lengths=config.feature_lengths
+    )
+    trained = directory.uri if directory is not None else index.locate(checkpoints[0].uri)[0]
+    settings = _of_run(directory) if directory is not None else _of_none(config, model)
+    origin = directory.config_uri if directory is not None and config.tasks is None else f"tasks of {config.run.name!r}"
+    run = load.resolve(_put_over(settings, config, origin=origin))
     resolve.check(run.config)
     plan = EvaluationPlan(
         uri=run.uri,
         config=config,
-        trained=trained.uri,
+        trained=trained,
         run=run,
         vocabulary=model.vocabulary,
         checkpoints=checkpoints,
     )
     _claim(plan, owner=owner)
     steps = ", ".join(f"{checkpoint.step:,}" for checkpoint in checkpoints)
-    progress.say(f"evaluation {config.run.name!r} in {plan.uri}: {trained.uri} at step {steps}")
+    progress.say(f"evaluation {config.run.name!r} in {plan.uri}: {trained} at step {steps}")
     for override in overrides:
         progress.say(f"  {override} (from overrides, put over the file)")
     return plan
 
 
-def _settings(config: EvaluationConfig, trained: RunDirectory) -> PretrainConfig:
-    """Returns the settings of the run with the place, the tasks and the pool of the evaluation put over them."""
-    from t5core.data import registered_mixtures
-
+def _of_run(trained: RunDirectory) -> dict[str, Any]:
+    """Returns the settings of a run, its seed among them."""
     info = trained.info()
     assert info is not None, "a run's directory says whose it is"
-    settings = load.read_file(trained.config_uri)
-    settings["run"] = {"name": config.run.name, "root": config.run.root, "seed": info.seed}
+    return {**load.read_file(trained.config_uri), "run": {"seed": info.seed}}
+
+
+def _of_none(config: EvaluationConfig, model: TrainedModel) -> dict[str, Any]:
+    """Returns the settings for a checkpoint that lies in no run's directory; what is random is drawn from seed 0."""
+    if config.tasks is None:
+        raise errors.ConfigError(
+            f"tasks is missing, and {model.checkpoint.uri} lies in no run's directory, whose tasks they would be; "
+            "name those to evaluate on"
+        )
+    return {
+        "run": {"seed": 0},
+        "model": model.model.model_dump(mode="json"),
+        "data": {"feature_lengths": model.feature_lengths},
+        "train": {},
+    }
+
+
+def _put_over(settings: dict[str, Any], config: EvaluationConfig, *, origin: str) -> PretrainConfig:
+    """Returns `settings` with the place, the tasks and the pool of the evaluation put over them."""
+    from t5core.data import registered_mixtures
+
+    settings["run"] = {"name": config.run.name, "root": config.run.root, **settings["run"]}
     settings["train"] = {**settings["train"], "actions": []}
     settings["cluster"] = config.cluster.model_dump(mode="json")
+    if config.model is not None:
+        settings["model"] = config.model.model_dump(mode="json")
+    if config.vocabulary is not None:
+        settings["data"]["vocabulary"] = config.vocabulary.model_dump(mode="json")
     if config.evaluate is not None:
         settings["evaluate"] = config.evaluate.model_dump(mode="json")
     if config.feature_lengths is not None:
@@ -90,7 +115,6 @@ def _settings(config: EvaluationConfig, trained: RunDirectory) -> PretrainConfig
             "allow_missing_split": False,
         }
         settings["data"] = {**settings["data"], **own}
-    origin = f"tasks of {config.run.name!r}" if config.tasks is not None else trained.config_uri
     return registered_mixtures.expanded(load.validate(settings, PretrainConfig, origin=origin))
 
 

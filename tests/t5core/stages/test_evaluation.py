@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import re
 import shutil
 import sys
 
@@ -16,10 +17,12 @@ from t5core.config.edges import Evaluation
 from t5core.config.evaluate_schema import EvaluationConfig
 from t5core.data.vocabulary import ByteVocabulary
 from t5core.evaluation import identity
+from t5core.importers.__main__ import main
 from t5core.rundir import RunDirectory
 from t5core.stages import evaluate, evaluation, holding
 from tests.t5core import small_runs, trained_runs
 from tests.t5core.data import making
+from tests.t5core.importers.making import T5X, architecture, made, saved
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +104,87 @@ def test_without_a_demo_run_it_says_what_makes_one(tmp_path, monkeypatch):
         evaluation.settle(EvaluationConfig(), [])
 
 
-def test_a_checkpoint_of_no_run_is_refused(copied):
-    (copied / "demo" / "run.json").unlink()
-    with pytest.raises(errors.CheckpointError, match="lies in no run's directory"):
-        settled(copied)
+TOLD = {
+    "vocabulary": "{kind: bytes, extra_ids: 0}",
+    "feature_lengths": "{inputs: 12, targets: 8}",
+    "tasks": "[{name: a, files: [x.tsv], objective: supervised}]",
+}
+
+
+@pytest.fixture
+def lonely(copied, tmp_path):
+    """The checkpoints of the trained run in a folder that is no run's; and what has to be told of them."""
+    shutil.move(copied / "demo" / "checkpoints", tmp_path / "lonely")
+    model = load.read_file(f"{copied}/demo/config.yaml")["model"]
+    return tmp_path / "lonely", {"model": json.dumps(model), **TOLD}
+
+
+def overrides_of(told, checkpoint):
+    return [f"checkpoint={checkpoint}", *(f"{setting}={value}" for setting, value in told.items())]
+
+
+def test_checkpoints_in_no_run_are_evaluated_once_they_are_told_what_a_run_would_say(copied, lonely):
+    dataset, (folder, said) = trained_runs.dataset(copied), lonely
+    plan = settled(copied, *overrides_of(said, folder))
+    assert ([c.step for c in plan.checkpoints], plan.trained) == ([2, 4], str(folder))
+    found = evaluated(plan, dataset)
+    shutil.copytree(folder, copied / "demo" / "checkpoints")
+    of_run = evaluated(settled(copied, "run.name=of-run"), dataset)
+    assert set(told(of_run).values()) == {(True, "same checkpoint, data, settings and code")}
+    assert of_run[4].evaluation.metrics == found[4].evaluation.metrics
+    summary, page = evaluation.tabulate(plan, list(found.values()))
+    assert f"2 checkpoints of {folder}" in page
+    assert summary.status == "completed"
+    one = settled(copied, *overrides_of(said, f"{folder}/4"), "run.name=one")
+    assert set(told(evaluated(one, dataset)).values()) == {(True, "same checkpoint, data, settings and code")}
+
+
+def test_an_imported_checkpoint_says_which_model_it_is_of(tmp_path):
+    folder = tmp_path / "imported"
+    main(["import", str(saved(tmp_path / "hf", made(vocab_size=1024))), str(folder)])
+    plan = settled(tmp_path / "runs", *overrides_of(TOLD, folder))
+    assert plan.run.config.model.architecture() == architecture(vocab_size=1024)
+    found = evaluated(plan, trained_runs.dataset(tmp_path / "runs"))
+    assert found[0].evaluation.metrics["a"]["loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("model", "lies in no run's directory that tells it; give the settings of its model, such as {preset:"),
+        ("vocabulary", "lies in no run's directory that tells it; give path, its .model file, and extra_ids (100 "),
+        ("feature_lengths", "lies in no run's directory that tells it; give the longest inputs and targets in tokens"),
+        ("tasks", "lies in no run's directory, whose tasks they would be; name those to evaluate on"),
+    ],
+)
+def test_what_a_checkpoint_in_no_run_does_not_tell_has_to_be_given(copied, lonely, missing, message):
+    folder, said = lonely
+    del said[missing]
+    with pytest.raises(
+        errors.ConfigError, match=f"^{missing} is missing, and {folder}/4 {re.escape(message)}"
+    ) as refused:
+        settled(copied, *overrides_of(said, folder))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("vocabulary", "{kind: bytes, extra_ids: 3}", "was trained with vocabulary "),
+        ("model", "{preset: t5_1_1_tiny}", "has no "),
+        ("feature_lengths", "{targets: 8}", "feature_lengths has no 'inputs', which an encoder-decoder reads"),
+    ],
+)
+def test_what_is_told_of_a_checkpoint_has_to_fit_it(copied, lonely, setting, value, message):
+    folder, said = lonely
+    with pytest.raises(errors.UserError, match=message):
+        settled(copied, *overrides_of({**said, setting: value}, folder))
+
+
+def test_other_software_s_checkpoints_are_converted_first(tmp_path):
+    for place, what in ((saved(tmp_path / "hf"), "a model of Hugging Face"), (T5X, "a checkpoint of T5X")):
+        with pytest.raises(errors.CheckpointError, match=f"is {what}; convert it first"):
+            settled(tmp_path / "runs", f"checkpoint={place}")
 
 
 def test_another_vocabulary_than_the_runs_is_not_taken(copied):
