@@ -60,6 +60,10 @@ class TaskConfig(StrictModel):
     invalid_utf8: Literal["error", "replace", "drop"] = Field(
         default="error", description="what becomes of texts in files with bytes that are not UTF-8; all are counted"
     )
+    malformed_rows: Literal["error", "drop"] = Field(
+        default="error",
+        description="what becomes of rows of .jsonl, .tsv and .csv that cannot be read; those dropped are counted",
+    )
     builtin: Literal["python_docs", "python_docstrings"] | None = None
     cache: str | None = Field(
         default=None,
@@ -128,6 +132,17 @@ class TaskConfig(StrictModel):
                 f"task {self.name!r}: filter {beyond.reason!r} has no effect on a cache, which holds tokens; "
                 "use min_tokens or max_tokens"
             )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _rows_may_be_malformed(self) -> TaskConfig:
+        if self.malformed_rows == "error":
+            return self
+        given = f"task {self.name!r}: malformed_rows={self.malformed_rows!r} has no effect"
+        if not self.files:
+            raise ValueError(f"{given} without files; remove it")
+        if all(file.lower().endswith((".txt", ".parquet")) for file in (*self.files, *self.validation_files)):
+            raise ValueError(f"{given} on .txt and .parquet files, whose rows cannot be malformed; remove it")
         return self
 
     @property

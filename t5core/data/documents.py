@@ -19,12 +19,14 @@ class Document:
       key: documents with equal keys always fall on the same side of a split.
       place: where it stands, for messages: FILE:LINE.
       mended: whether something in it was not UTF-8 and gave way to U+FFFD.
+      malformed: the reason why its row could not be read, '' when it could.
     """
 
     columns: Mapping[str, str]
     key: str
     place: str
     mended: bool = False
+    malformed: str = ""
 
 
 class Tally:

@@ -1,29 +1,18 @@
-"""Rows of plain files: .txt, .jsonl, .tsv, .csv and .parquet, on a disk or on gs://.
-
-Lines end at a line feed and nowhere else: characters like U+2028 belong to the text. A file is read as a stream, so
-memory does not grow with it, only with its longest line.
-"""
+"""Plain files to read rows from, on a disk or on gs://: found by patterns, told by their content, opened."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
 import io
-import itertools
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from t5core import errors, storage
-from t5core.data import utf8
 
-_BOM = b"\xef\xbb\xbf"
 BLOCK = 1 << 20
-# csv refuses longer fields by default; a document may well be one.
-LONGEST_FIELD = 1 << 30
-_PARQUET_ROWS = 1024
+SUFFIXES = (".txt", ".jsonl", ".tsv", ".csv", ".parquet")
 
 
 class Piece(NamedTuple):
@@ -42,14 +31,6 @@ class Piece(NamedTuple):
     end: int | None = None
     first: int = 1
     lines: int = 0
-
-
-class Row(NamedTuple):
-    """The texts of a row by column, where it stands, and whether bytes that are not UTF-8 were replaced in it."""
-
-    place: str
-    columns: dict[str, str]
-    mended: bool = False
 
 
 def matching(patterns: Sequence[str], *, task: str) -> tuple[str, ...]:
@@ -85,8 +66,11 @@ def _glob(pattern: str, *, task: str) -> list[str]:
         raise errors.DataError(f"task {task!r}: no file matches {pattern}; check the path (run in {os.getcwd()})")
     remote = storage.is_remote(pattern)
     files = [filesystem.unstrip_protocol(match) if remote else match for match in matches]
-    for file in files:
-        _reader(file)
+    unread = next((file for file in files if suffix(file) not in SUFFIXES), None)
+    if unread is not None:
+        raise errors.DataError(
+            f"{unread}: cannot read {suffix(unread) or 'files without a suffix'}; use {', '.join(SUFFIXES)}"
+        )
     return files
 
 
@@ -127,33 +111,9 @@ def _listed_checksum(listed: Mapping[str, Any]) -> str | None:
     return listed.get("md5Hash") or listed.get("crc32c")
 
 
-def rows(piece: Piece, *, columns: Sequence[str], tolerant: bool = False) -> Iterator[Row]:
-    """Yields the rows of `piece` with just these columns as texts; what is null or a blank line comes as ''.
-
-    Args:
-      piece: of a file; `Piece(file)` is the whole.
-      columns: those to read.
-      tolerant: marks rows with bytes that are not UTF-8, with U+FFFD in their place, instead of refusing them.
-
-    Raises:
-      DataError: a column is missing, or a row cannot be read; the message names file and line.
-    """
-    return _reader(piece.file)(piece, columns, tolerant)
-
-
 def suffix(file: str) -> str:
     """Returns the ending of a file's name, which says how it is read."""
     return os.path.splitext(file)[1].lower()
-
-
-def _reader(file: str) -> Callable[[Piece, Sequence[str], bool], Iterator[Row]]:
-    readers = {".txt": _text, ".jsonl": _jsonl, ".tsv": _tsv, ".csv": _csv, ".parquet": _parquet}
-    reader = readers.get(suffix(file))
-    if reader is None:
-        raise errors.DataError(
-            f"{file}: cannot read {suffix(file) or 'files without a suffix'}; use {', '.join(readers)}"
-        )
-    return reader
 
 
 @contextlib.contextmanager
@@ -186,102 +146,6 @@ def _refusals_as_errors(file: str) -> Iterator[None]:
         raise errors.DataError(f"cannot read {file}: {reason}; {remedy}") from error
 
 
-def _lines(piece: Piece, tolerant: bool) -> Iterator[tuple[str, str]]:
-    """Yields FILE:LINE and the line without its ending; a byte order mark is dropped."""
-    with opened(piece.file) as handle:
-        left = (handle.seek(0, os.SEEK_END) if piece.end is None else piece.end) - piece.begin
-        handle.seek(piece.begin)
-        for number, line in enumerate(handle, start=piece.first):
-            if left <= 0:
-                return
-            left -= len(line)
-            place = f"{piece.file}:{number}"
-            content = line.removeprefix(_BOM) if number == 1 else line
-            yield place, utf8.decoded(content, place=place, tolerant=tolerant).rstrip("\r\n")
-
-
-def _row(place: str, values: Mapping[str, Any], *, tolerant: bool) -> Row:
-    """Returns a row of what a file holds, as texts."""
-    mended, columns = False, {}
-    for name, value in values.items():
-        columns[name], replaced = utf8.whole(
-            _as_text(value, name=name, place=place), name=name, place=place, tolerant=tolerant
-        )
-        mended |= replaced
-    return Row(place, columns, mended)
-
-
-def _text(piece: Piece, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
-    _require(columns, ("text",), place=piece.file)
-    for place, line in _lines(piece, tolerant):
-        yield _row(place, {"text": line}, tolerant=tolerant)
-
-
-def _jsonl(piece: Piece, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
-    for place, line in _lines(piece, tolerant):
-        if not line.strip():
-            yield Row(place, dict.fromkeys(columns, ""))
-            continue
-        content = _json_object(line, place=place)
-        _require(columns, content, place=place)
-        yield _row(place, {name: content[name] for name in columns}, tolerant=tolerant)
-
-
-def _json_object(line: str, *, place: str) -> dict[str, Any]:
-    try:
-        content = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise errors.DataError(f"{place}: not JSON ({error.msg} at position {error.pos + 1}); mend the line") from error
-    except (RecursionError, ValueError) as error:  # too deep, or a number of thousands of digits
-        raise errors.DataError(f"{place}: JSON that cannot be read ({error}); mend the line") from error
-    if not isinstance(content, dict):
-        raise errors.DataError(f"{place}: holds a {type(content).__name__}; write an object of columns in each line")
-    return content
-
-
-def _tsv(piece: Piece, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
-    """Reads tab-separated values, in which a quotation mark is a character like any other."""
-    header = itertools.islice(_lines(Piece(piece.file), tolerant), 1 if piece.begin else 0)
-    lines = itertools.chain(header, _lines(piece, tolerant))
-    records = ((place, line.split("\t") if line else []) for place, line in lines)
-    return _table(records, columns, tolerant)
-
-
-def _csv(piece: Piece, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
-    csv.field_size_limit(LONGEST_FIELD)
-    return _table(_csv_records(piece.file, tolerant), columns, tolerant)
-
-
-def _csv_records(file: str, tolerant: bool) -> Iterator[tuple[str, list[str]]]:
-    reader = csv.reader((line + "\n" for _, line in _lines(Piece(file), tolerant)), strict=True)
-    while True:
-        begin = reader.line_num + 1
-        try:
-            record = next(reader, None)
-        except csv.Error as error:
-            raise errors.DataError(f"{file}:{begin}: {error}; is a quotation mark left open there?") from error
-        if record is None:
-            return
-        yield f"{file}:{begin}", record
-
-
-def _table(records: Iterator[tuple[str, list[str]]], columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
-    """Yields the rows under a header of column names; an empty record is a blank row."""
-    first = next(records, None)
-    if first is None:
-        return
-    header = first[1]
-    _require(columns, header, place=first[0])
-    for place, record in records:
-        if not record:
-            yield Row(place, dict.fromkeys(columns, ""))
-            continue
-        if len(record) != len(header):
-            raise errors.DataError(f"{place}: {len(record)} fields, but the header names {len(header)}; mend the line")
-        fields = dict(zip(header, record, strict=True))
-        yield _row(place, {name: fields[name] for name in columns}, tolerant=tolerant)
-
-
 @contextlib.contextmanager
 def parquet_file(file: str) -> Iterator[Any]:
     """Gives the `pyarrow.parquet.ParquetFile` of `file`, with what Arrow refuses as errors of one line."""
@@ -294,58 +158,3 @@ def parquet_file(file: str) -> Iterator[Any]:
         except pyarrow.ArrowException as error:
             reason = " ".join(str(error).split())
             raise errors.DataError(f"{file} is not a Parquet file, or damaged ({reason}); write it again") from error
-
-
-def _parquet(piece: Piece, columns: Sequence[str], tolerant: bool) -> Iterator[Row]:
-    with parquet_file(piece.file) as table:
-        _require(columns, table.schema_arrow.names, place=piece.file)
-        number = piece.first - 1
-        groups = list(range(piece.begin, table.num_row_groups if piece.end is None else piece.end))
-        for batch in table.iter_batches(batch_size=_PARQUET_ROWS, columns=list(columns), row_groups=groups):
-            values = {name: _cells(batch.column(name)) for name in columns}
-            for index in range(batch.num_rows):
-                number += 1
-                place = f"{piece.file}:{number}"
-                record = {name: _cell(cells[index], place=place, tolerant=tolerant) for name, cells in values.items()}
-                yield _row(place, record, tolerant=tolerant)
-
-
-def _cells(array: Any) -> list[Any]:
-    """Returns the values of an Arrow array, texts still as the bytes that they are stored as."""
-    from pyarrow import types
-
-    if types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if types.is_string(array.type) or types.is_large_string(array.type):
-        return [_Encoded(value) if value is not None else None for value in array.cast("large_binary").to_pylist()]
-    return array.to_pylist()
-
-
-class _Encoded(bytes):
-    """A text as it is stored, to be told from a column of bytes."""
-
-
-def _cell(value: Any, *, place: str, tolerant: bool) -> Any:
-    return utf8.decoded(value, place=place, tolerant=tolerant) if isinstance(value, _Encoded) else value
-
-
-def _require(columns: Sequence[str], known: Sequence[str] | dict[str, Any], *, place: str) -> None:
-    for name in columns:
-        if name not in known:
-            raise errors.DataError(f"{place}: {errors.unknown_name('column', name, known)}")
-
-
-def _as_text(value: Any, *, name: str, place: str) -> str:
-    text = as_text(value)
-    if text is None:
-        raise errors.DataError(f"{place}: column {name!r} holds a {type(value).__name__}; use text or numbers")
-    return text
-
-
-def as_text(value: Any) -> str | None:
-    """Returns the text of a column's value, '' for a null; None: it is neither text nor a number."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return ""
-    return json.dumps(value) if isinstance(value, bool | int | float) else None

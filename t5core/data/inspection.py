@@ -72,12 +72,13 @@ def manifest_lines(uri: str) -> Iterator[str]:
     yield f"{described.kind} {described.name}"
     yield f"  {uri}"
     yield f"  fingerprint {described.fingerprint}, committed {described.created}"
+    sources = _sources(described)
     shown = [tables.splits_in([described], caption="Splits"), _features(described)]
     if described.tasks:
-        shown += [
-            tables.shares_of(described),
-            tables.splits_in(_sources(described), caption="What the tasks were made of"),
-        ]
+        shown += [tables.shares_of(described), tables.splits_in(sources, caption="What the tasks were made of")]
+    first = _first([described, *sources])
+    if first.rows:
+        shown.append(first)
     for table in [*shown, _parts(described)]:
         yield ""
         yield from plain.table(table)
@@ -93,6 +94,18 @@ def _features(described: Manifest) -> Table:
         for name, spec in record.features.items()
     )
     return Table(caption="Features", columns=("split", "feature", "dtype", "length"), rows=rows)
+
+
+def _first(manifests: list[Manifest]) -> Table:
+    rows = tuple(
+        (tables.text(described.name), tables.text(split), tables.text(reason), tables.text(place))
+        for described in manifests
+        for split, record in described.splits.items()
+        for reason, place in sorted(record.first.items())
+    )
+    return Table(
+        caption="Where the first of a reason stands", columns=("dataset", "split", "reason", "place"), rows=rows
+    )
 
 
 def _sources(described: Manifest) -> list[Manifest]:

@@ -41,6 +41,7 @@ _DECIDING_MODULES = (
     "t5core.data.objectives",
     "t5core.data.philox",
     "t5core.data.pieces",
+    "t5core.data.plain_rows",
     "t5core.data.ragged",
     "t5core.data.shards",
     "t5core.data.sources",
@@ -240,7 +241,7 @@ def task_parts(run: ResolvedRun, task: TaskConfig, vocabulary: VocabularyRef) ->
     return {
         **parts,
         "data": data,
-        "filters": storage.fingerprint([task.invalid_utf8, filters.fingerprint(task)]),
+        "filters": storage.fingerprint([task.invalid_utf8, task.malformed_rows, filters.fingerprint(task)]),
         "objective": storage.fingerprint(_settings_that_count(task)),
         "code": fingerprints.code_fingerprint(*modules),
     }

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from t5core import errors, storage
 from t5core.config.infer_edges import RowPosition
-from t5core.data import files
+from t5core.data import files, plain_rows
 
 _BOM = b"\xef\xbb\xbf"
 _PARQUET_ROWS = 1024
@@ -201,7 +201,7 @@ class _Tsv(_Table):
 
 class _Csv(_Table):
     def _records(self, handle: BinaryIO, begin: RowPosition) -> Iterator[Raw]:
-        csv.field_size_limit(files.LONGEST_FIELD)
+        csv.field_size_limit(plain_rows.LONGEST_FIELD)
         taken: list[Raw] = []
 
         def texts() -> Iterator[str]:

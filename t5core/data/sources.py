@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from t5core import errors, storage
 from t5core.config.data_schema import DataConfig, TaskConfig
-from t5core.data import corpus, files, filters, pieces, templates
+from t5core.data import corpus, files, filters, pieces, plain_rows, templates
 from t5core.data.documents import Document, HoldOut, Share, Tally, hold_out_all, key_hash
 from t5core.data.files import Piece
 
@@ -145,9 +145,20 @@ class TaskSource:
         return self._scan
 
     def _look(self) -> Scan:
+        self._check_policy()
         scan = self._look_at_both_files() if self._task.validation_files else self._look_at_share()
         self._check(scan)
         return scan
+
+    def _check_policy(self) -> None:
+        if self._task.malformed_rows == "error":
+            return
+        named = [*self._train_files, *self._validation_files]
+        if not any(map(plain_rows.may_hold_malformed, named)):
+            raise errors.ConfigError(
+                f"task {self._task.name!r}: malformed_rows={self._task.malformed_rows!r} has no effect on {named[0]} "
+                "and the like, whose rows cannot be malformed; remove it"
+            )
 
     def _look_at_share(self) -> Scan:
         """Counts what the hold-out rule makes of a single source."""
@@ -231,8 +242,10 @@ class TaskSource:
         """Returns every document that the task names for `split`, before any is held out or left out."""
         if self._task.builtin:
             return iter(self._builtin()) if split == TRAIN else iter(())
+        if piece is not None:
+            return self._in_piece(piece)
         named = self._train_files if split == TRAIN else self._validation_files
-        return self._in_pieces(map(Piece, named) if piece is None else (piece,))
+        return itertools.chain.from_iterable(map(self._in_file, named))
 
     def _builtin(self) -> tuple[Document, ...]:
         assert self._task.builtin is not None
@@ -243,18 +256,38 @@ class TaskSource:
                 raise errors.DataError(f"task {self._task.name!r}: {message}")
         return documents
 
-    def _in_pieces(self, found: Iterable[Piece]) -> Iterator[Document]:
-        tolerant = self._task.invalid_utf8 != "error"
-        for piece in found:
-            for place, columns, mended in files.rows(piece, columns=self.columns, tolerant=tolerant):
-                key = "\x1f".join(columns[name] for name in self._key_columns)
-                yield Document(columns=columns, key=key, place=place, mended=mended)
+    def _in_file(self, file: str) -> Iterator[Document]:
+        """Yields the documents of a file; one that holds nothing but malformed rows is refused all the same."""
+        malformed, readable = False, False
+        for document in self._in_piece(Piece(file)):
+            malformed = malformed or bool(document.malformed)
+            readable = readable or any(document.columns.values())
+            yield document
+        if malformed and not readable:
+            self._refuse(file)
+
+    def _refuse(self, file: str) -> None:
+        tolerance = tolerance_of(self._task)._replace(malformed=False)
+        try:
+            for _ in plain_rows.read(Piece(file), columns=self.columns, tolerance=tolerance):
+                pass
+        except errors.DataError as error:
+            raise errors.DataError(f"not one row of {file} can be read, the first: {error}") from error
+
+    def _in_piece(self, piece: Piece) -> Iterator[Document]:
+        for place, columns, mended, malformed in plain_rows.read(
+            piece, columns=self.columns, tolerance=tolerance_of(self._task)
+        ):
+            key = "\x1f".join(columns[name] for name in self._key_columns)
+            yield Document(columns=columns, key=key, place=place, mended=mended, malformed=malformed)
 
     def _usable(self, documents: Iterable[Document]) -> Iterator[Document]:
         return (document for document in documents if self._flaw(document) is None)
 
     def _flaw(self, document: Document) -> str | None:
         """Returns why a document is left out, None when it is not."""
+        if document.malformed:
+            return document.malformed
         if document.mended and self._task.invalid_utf8 == "drop":
             return INVALID
         if any(not any(document.columns[name].strip() for name in side) for side in self._sides):
@@ -280,6 +313,11 @@ def scanned(task: TaskConfig, data: DataConfig) -> Scan:
 
 def _spelt(dropped: Mapping[str, int]) -> str:
     return "".join(f", {count} dropped: {reason}" for reason, count in dropped.items())
+
+
+def tolerance_of(task: TaskConfig) -> plain_rows.Tolerance:
+    """Returns which rows of its files a task wants marked instead of refused."""
+    return plain_rows.Tolerance(invalid=task.invalid_utf8 != "error", malformed=task.malformed_rows == "drop")
 
 
 def _length(document: Document) -> int:

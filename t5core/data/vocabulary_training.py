@@ -162,6 +162,7 @@ def _folder_of_trained(root: str, tasks: Sequence[TaskConfig], config: Vocabular
             __name__,
             "t5core.data.sources",
             "t5core.data.files",
+            "t5core.data.plain_rows",
             "t5core.data.filters",
             "t5core.data.utf8",
             "t5core.data.corpus",
@@ -174,7 +175,7 @@ def _folder_of_trained(root: str, tasks: Sequence[TaskConfig], config: Vocabular
 def _text_digest(task: TaskConfig, source: TaskSource) -> str:
     """Returns what decides the text of a task: its content, the columns read, and what is held out or left out."""
     held_out = task.validation_fraction if not task.validation_files else None
-    left_out = [task.invalid_utf8, filters.fingerprint(task, tokens=False)]
+    left_out = [task.invalid_utf8, task.malformed_rows, filters.fingerprint(task, tokens=False)]
     return storage.fingerprint([source.digest(), list(source.columns), held_out, left_out])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from t5core import errors
 from t5core.config.infer_edges import TrainedModel
 from t5core.config.infer_schema import InferSourceConfig
-from t5core.data import files, templates
+from t5core.data import plain_rows, templates
 from t5core.data.vocabulary import Vocabulary, load_vocabulary
 
 # What the results say of a row beside its own fields, which may not have these names.
@@ -92,7 +92,7 @@ class Tokeniser:
         texts = {}
         for side, pieces in self._templates.items():
             named = [piece.column for piece in pieces if piece.column is not None]
-            columns = {name: text for name in named if (text := files.as_text(row.fields.get(name))) is not None}
+            columns = {name: text for name in named if (text := plain_rows.as_text(row.fields.get(name))) is not None}
             for name in named:
                 if name not in row.fields:
                     return errors.unknown_name("column", name, row.fields)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from t5core import storage
 from t5core.config.data_schema import TaskConfig
-from t5core.data import files
-from t5core.data.sources import TRAIN, TaskSource, columns_of
+from t5core.data import files, plain_rows
+from t5core.data.sources import TRAIN, TaskSource, columns_of, tolerance_of
 
 # Tokenised in 0.3 s.
 CHARACTERS = 4_000_000
@@ -81,7 +81,9 @@ def _of_heads(task: TaskConfig, names: Sequence[str]) -> Sample:
     columns = tuple(dict.fromkeys((*inputs, *targets)))
     opened = names[:: -(-len(names) // _FILES_OPENED)]
     documents = [
-        texts for name in opened for texts in _head(name, columns=columns, characters=CHARACTERS // len(opened))
+        texts
+        for name in opened
+        for texts in _head(name, task=task, columns=columns, characters=CHARACTERS // len(opened))
     ]
     density = sum(map(_rows_in_head, opened)) / max(1, sum(min(size_of(name), _HEAD_BYTES) for name in opened))
     held_out = 0.0 if task.validation_files else task.validation_fraction
@@ -89,13 +91,14 @@ def _of_heads(task: TaskConfig, names: Sequence[str]) -> Sample:
     return Sample(documents=documents[:total], total=total, is_counted=False)
 
 
-def _head(name: str, *, columns: Sequence[str], characters: int) -> Iterable[Mapping[str, str]]:
+def _head(name: str, *, task: TaskConfig, columns: Sequence[str], characters: int) -> Iterable[Mapping[str, str]]:
     taken = 0
-    for row in files.rows(files.Piece(name), columns=columns):
+    for row in plain_rows.read(files.Piece(name), columns=columns, tolerance=tolerance_of(task)):
         if taken >= characters:
             return
         taken += sum(map(len, row.columns.values()))
-        if any(text.strip() for text in row.columns.values()):
+        left_out = row.mended and task.invalid_utf8 == "drop"
+        if not left_out and any(text.strip() for text in row.columns.values()):
             yield row.columns
 
 

@@ -8,7 +8,7 @@ from pyarrow import parquet
 
 from t5core import errors
 from t5core.config.edges import TaskRequest
-from t5core.data import files, store
+from t5core.data import files, plain_rows, store
 from t5core.data.converters import converter_for
 from t5core.data.mixture import assemble_mixture
 from t5core.data.reader import BatchReader
@@ -31,7 +31,7 @@ class TestFiles:
 
     def test_a_line_of_fifty_megabytes(self, tmp_path):
         file = write(tmp_path / "a.txt", b"x" * 50_000_000 + b"\nshort\n")
-        assert [len(row.columns["text"]) for row in files.rows(files.Piece(str(file)), columns=["text"])] == [
+        assert [len(row.columns["text"]) for row in plain_rows.read(files.Piece(str(file)), columns=["text"])] == [
             50_000_000,
             5,
         ]

@@ -6,7 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from t5core.data import files, pieces
+from t5core.data import pieces, plain_rows
 from t5core.data.files import Piece
 
 TEXTS = [f"row {number} " + "é☃x" * (number % 7) for number in range(60)]
@@ -45,10 +45,10 @@ def written(folder, suffix):
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_the_pieces_hold_every_row_once_and_know_its_place(tmp_path, suffix, size):
     file = written(tmp_path, suffix)
-    whole = list(files.rows(Piece(file), columns=["text"]))
+    whole = list(plain_rows.read(Piece(file), columns=["text"]))
     assert [row.columns["text"] for row in whole] == TEXTS
     found = pieces.pieces(file, size=size)
-    assert [row for piece in found for row in files.rows(piece, columns=["text"])] == whole
+    assert [row for piece in found for row in plain_rows.read(piece, columns=["text"])] == whole
     if size == 1 and suffix != "csv":
         assert len(found) > 5
     if size is None:
@@ -58,14 +58,14 @@ def test_the_pieces_hold_every_row_once_and_know_its_place(tmp_path, suffix, siz
 @pytest.mark.parametrize("suffix", WRITERS)
 def test_no_piece_has_more_rows_than_it_has_lines(tmp_path, suffix):
     for piece in pieces.pieces(written(tmp_path, suffix), size=50):
-        assert len(list(files.rows(piece, columns=["text"]))) <= piece.lines
+        assert len(list(plain_rows.read(piece, columns=["text"]))) <= piece.lines
 
 
 @pytest.mark.parametrize("suffix", ["txt", "jsonl"])
 def test_an_empty_file_is_a_piece_without_rows(tmp_path, suffix):
     (tmp_path / f"a.{suffix}").write_text("")
     (piece,) = pieces.pieces(str(tmp_path / f"a.{suffix}"))
-    assert list(files.rows(piece, columns=["text"])) == []
+    assert list(plain_rows.read(piece, columns=["text"])) == []
     assert piece.lines == 0
 
 

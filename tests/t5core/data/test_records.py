@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from t5core import errors
 from t5core.config.infer_edges import RowPosition
-from t5core.data import files
+from t5core.data import files, plain_rows
 from t5core.data.records import RowReader, UnusableRow
 
 ROWS = [{"a": f"text {i}", "b": "x" * (i % 5) + "ü"} for i in range(9)]
@@ -60,7 +60,7 @@ def test_every_row_can_be_the_first_of_a_pass(tmp_path, kind):
 def test_the_rows_are_those_that_training_reads(tmp_path, kind):
     name = write(tmp_path, kind)
     columns = ("text",) if kind == "txt" else ("a", "b")
-    assert read(name) == [(row.place, row.columns) for row in files.rows(files.Piece(name), columns=columns)]
+    assert read(name) == [(row.place, row.columns) for row in plain_rows.read(files.Piece(name), columns=columns)]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pyarrow import parquet
 from t5core import errors
 from t5core.config.data_schema import TaskConfig
 from t5core.data.sources import TRAIN, TaskSource
+from t5core.preflight import sample
 
 GOOD, BAD = "gut ☃".encode(), b"b\xffd\xe2"
 
@@ -62,6 +63,14 @@ class TestPolicy:
         assert found.scan.dropped[TRAIN] == {"invalid UTF-8": 2}
         assert found.scan.first[TRAIN] == {"invalid UTF-8": f"{file}:{first}"}
         assert found.scan.noted[TRAIN] == {}
+
+    @pytest.mark.parametrize(
+        ("policy", "expected"), [("replace", ["gut ☃", "b\ufffdd\ufffd"] * 2), ("drop", ["gut ☃"] * 2)]
+    )
+    def test_the_look_ahead_takes_what_is_kept(self, tmp_path, suffix, policy, expected):
+        file, _ = write(tmp_path, suffix)
+        task = TaskConfig(name="t", files=[str(file)], validation_fraction=0, invalid_utf8=policy)
+        assert [found["text"] for found in sample._of_heads(task, task.files).documents] == expected
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("replace", ["fine", "half \ufffd"]), ("drop", ["fine"])])
