@@ -24,7 +24,7 @@ _PARAMS = "params/"
 # What to give where neither a run nor an import tells it.
 _REMEDIES = {
     "model": "give the settings of its model, such as {preset: t5_1_1_small}",
-    "vocabulary": "give path, its .model file, and extra_ids (100 for T5's own), or kind: bytes",
+    "vocabulary": "give vocabulary.path, its .model file, and vocabulary.extra_ids (100 for T5's own), or kind: bytes",
     "feature_lengths": "give the longest inputs and targets in tokens, such as {inputs: 512, targets: 114}",
 }
 

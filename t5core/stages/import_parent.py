@@ -75,7 +75,7 @@ def _imported(place: str, *, root: str) -> str:
     ref = formats.survey(source)
     code = fingerprints.code_fingerprint(*(f"t5core.importers.{name}" for name in _IMPORTERS))
     name = storage.fingerprint([ref.digest, code])
-    folder = f"{root}/{parent_checkpoint.IMPORTED}/{name}"
+    folder, key = f"{root}/{parent_checkpoint.IMPORTED}/{name}", f"{parent_checkpoint.IMPORTED}-{name}"
 
     def find() -> tuple[str, list[str]] | None:
         step = index.latest(folder)
@@ -87,10 +87,12 @@ def _imported(place: str, *, root: str) -> str:
         found = formats.read(ref, source)
         origin = ImportSource(format=ref.format, uri=ref.uri, digest=ref.digest, architecture=found.architecture)
         imported = own.write(folder, found, origin)
-        done = f"import: done ({ref.format}, {ref.size_bytes / 1e6:.1f} MB, {len(found.params)} parameters)"
+        done = f"import: done ({ref.format}, {ref.size_bytes / 1e6:.1f} MB, {len(found.params)} parameters{gone})"
         return imported.uri, [done, *(f"  {note}" for note in found.notes)]
 
-    uri, lines = sharing.made_once(root, f"{parent_checkpoint.IMPORTED}-{name}", find=find, make=make)
+    day = sharing.when_made(root, key)
+    gone = "" if day is None else f"; made on {day}, and gone from {folder}"
+    uri, lines = sharing.made_once(root, key, find=find, make=make)
     for line in lines:
         progress.say(line)
     return uri

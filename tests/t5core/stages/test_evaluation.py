@@ -152,7 +152,10 @@ def test_an_imported_checkpoint_says_which_model_it_is_of(tmp_path):
     ("missing", "message"),
     [
         ("model", "lies in no run's directory that tells it; give the settings of its model, such as {preset:"),
-        ("vocabulary", "lies in no run's directory that tells it; give path, its .model file, and extra_ids (100 "),
+        (
+            "vocabulary",
+            "lies in no run's directory that tells it; give vocabulary.path, its .model file, and vocabulary.e",
+        ),
         ("feature_lengths", "lies in no run's directory that tells it; give the longest inputs and targets in tokens"),
         ("tasks", "lies in no run's directory, whose tasks they would be; name those to evaluate on"),
     ],

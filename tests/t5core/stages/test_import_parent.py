@@ -1,5 +1,6 @@
 """What other software wrote is imported once, by content; what can be started from stays where it is."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,10 @@ def test_a_model_of_hugging_face_is_imported_once(tmp_path, capsys):
     assert "import: reused" in capsys.readouterr().out
     other = making.saved(tmp_path / "other", making.made(emb_dim=8))
     assert imported(config(root, other)) != place
+    assert "gone from" not in capsys.readouterr().out
+    shutil.rmtree(folder)
+    assert imported(config(root, source)) == place
+    assert re.search(rf"import: done \(.*; made on [\d-]+, and gone from {folder}\)", capsys.readouterr().out)
 
 
 def test_what_another_run_is_importing_is_waited_for_and_taken(tmp_path, monkeypatch, capsys):
