@@ -196,12 +196,15 @@ def test_the_documents_are_the_same_however_files_are_cut(tmp_path, monkeypatch)
     assert [number for number, _ in apart] == [n for n in range(200) if n % 3]
 
 
-def test_the_manifest_has_them_whatever_the_number_of_workers(tmp_path, monkeypatch):
+def test_the_manifest_has_them_however_the_work_is_shared(tmp_path, monkeypatch):
     monkeypatch.setattr(pieces, "PIECE_BYTES", 500)
     lines = [json.dumps({"text": f"document {n}"}) if n % 3 else f"row {n} is no JSON" for n in range(200)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
     entry = settings(tmp_path / "a.jsonl")
-    one, two = (made(tmp_path / f"{workers}", [entry], allow_missing_split=True, workers=workers) for workers in (1, 2))
+    one, two = (
+        made(tmp_path / f"{workers}", [entry], allow_missing_split=True, workers=workers, shares=shares)
+        for workers, shares in ((1, 1), (2, 3))
+    )
     assert one.fingerprint == two.fingerprint
     assert all((rows_of(one)[side] == rows_of(two)[side]).all() for side in rows_of(one))
     told = f"67 dropped: malformed (not JSON) (first: {tmp_path}/a.jsonl:1)"
@@ -215,7 +218,7 @@ def test_the_policy_makes_another_dataset(tmp_path, monkeypatch):
     (tmp_path / "a.tsv").write_text("text\none\ntwo\nthree\n")
     entry = settings(tmp_path / "a.tsv")
     first = made(tmp_path, [entry], allow_missing_split=True)
-    monkeypatch.setattr(materialise, "_made", lambda *args, **kwargs: None)
+    monkeypatch.setattr(materialise.gathering, "gather", lambda *args, **kwargs: None)
     monkeypatch.setattr(materialise.manifest, "reference", lambda uri, manifest, *, reused, reason: reason)
     run = run_of(tmp_path, [{**entry, "malformed_rows": "error"}], allow_missing_split=True)
     request = TaskRequest(run=run, vocabulary=request_of(run).vocabulary, task="t")
