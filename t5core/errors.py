@@ -30,7 +30,7 @@ class RunDirectoryError(UserError):
 
 
 class InUseError(RunDirectoryError):
-    """Something that another execution works on at this moment."""
+    """Something that another execution works on at this moment; it alone may write there."""
 
 
 class IntegrityError(RuntimeError):

@@ -123,12 +123,12 @@ class RunLock:
         """Returns while the lock is held; to be called before anything that only its holder may write.
 
         Raises:
-          RunDirectoryError: the lock was lost, and somebody else may be writing now.
+          InUseError: the lock was lost, and somebody else may be writing now.
         """
         if self._loss is None and not self._is_in_force():
             self._loss = "another execution took it over"
         if self._loss is not None:
-            raise errors.RunDirectoryError(
+            raise errors.InUseError(
                 f"lost the lock {self._uri}: {self._loss}; stop this run, or the other one and start this again"
             )
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from t5core import batches, build, errors, preemption, progress, schedule
+from t5core import agreement, batches, build, errors, preemption, progress, schedule
 from t5core.actions import keeping
 from t5core.checkpoints import index
 from t5core.checkpoints.record import Provenance, SchedulePosition
@@ -48,10 +48,14 @@ def initialise(inputs: RunInputs) -> CheckpointRef:
     return index.reference(directory.checkpoints_uri, inputs.run.first_step)
 
 
-def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any]) -> Trained:
+def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any], still_ours: Callable[[], None]) -> Trained:
     """Trains from the last committed step to step `end` and commits it.
 
-    `action_state` is what the actions remember at this point of the run; it goes into the checkpoints.
+    Args:
+      inputs: the run and what it trains on.
+      end: absolute step.
+      action_state: what the actions remember at this point of the run; it goes into the checkpoints.
+      still_ours: called before anything is committed; raises when the run is another execution's by now.
     """
     directory = RunDirectory(inputs.run.uri)
     trainer = build.trainer_of(inputs)
@@ -70,6 +74,7 @@ def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any]) -> Tr
         ):
 
             def commit(state: TrainState, step: int) -> None:
+                agreement.on_primary(still_ours)
                 writer.flush()
                 store.save(step, state.as_tree(), provenance)
 

@@ -11,7 +11,7 @@ import datetime
 import re
 import secrets
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from t5core import agreement, errors, records, storage
 from t5core.config.base import StrictModel
@@ -65,8 +65,12 @@ def _path(model_dir: str) -> str:
 
 
 @contextlib.contextmanager
-def opened(model_dir: str, *, random_seed: int | None, settings: Mapping[str, str]) -> Iterator[RunRecord]:
+def opened(
+    model_dir: str, *, random_seed: int | None, settings: Mapping[str, str]
+) -> Iterator[tuple[RunRecord, Callable[[], None]]]:
     """Gives the record of the run in `model_dir`, which is locked for it while the block runs; see `claim`.
+
+    With it comes what every process calls before it saves: it raises InUseError when the lock is another's by now.
 
     Raises:
       RunDirectoryError: `model_dir` is another run's, is in use, or cannot be written.
@@ -76,7 +80,7 @@ def opened(model_dir: str, *, random_seed: int | None, settings: Mapping[str, st
     agreement.on_primary(lock.acquire)
     try:
         agreement.on_primary(lambda: claim(model_dir, random_seed=random_seed, settings=settings))
-        yield read(model_dir)
+        yield read(model_dir), lambda: agreement.on_primary(lock.check)
     finally:
         if agreement.is_primary():
             lock.release()

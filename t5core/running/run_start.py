@@ -45,6 +45,7 @@ class RunStart:
       record: of the run.
       stop: what the system asks for.
       exits: closes what is opened, however the call ends.
+      still_ours: raises when another execution has taken the directory over.
       writer: of metrics; writes nothing until the first state is known.
       found: the checkpoint that the run starts from.
     """
@@ -56,6 +57,7 @@ class RunStart:
     record: RunRecord
     stop: StopRequest
     exits: contextlib.ExitStack
+    still_ours: Callable[[], None]
     writer: SummaryWriter
     found: Found | None = None
 
@@ -230,7 +232,9 @@ class RunStart:
             store = self.exits.enter_context(store_cls(folder, retention=policy, **known))
             is_saved = start.found is not None and start.found.is_own and start.found.kind == kind
             saved_step = start.step if is_saved else None
-        return Saver(store, cfg=cfg, provenance=provenance, writer=self.writer, saved_step=saved_step)
+        return Saver(
+            store, cfg=cfg, provenance=provenance, writer=self.writer, still_ours=self.still_ours, saved_step=saved_step
+        )
 
     def evaluations(
         self,
@@ -307,7 +311,9 @@ def opened(
         stop = exits.enter_context(preemption.listening())
         exits.enter_context(process_settings.random_numbers(from_hardware=random.from_hardware))
         exits.enter_context(process_settings.garbage_collection(paused=gc_period > 0))
-        record = exits.enter_context(run_record.opened(model_dir, random_seed=random.seed, settings=settings))
+        record, still_ours = exits.enter_context(
+            run_record.opened(model_dir, random_seed=random.seed, settings=settings)
+        )
         if random.seed is None and agreement.is_primary():
             progress.say(f"random_seed=None: run {record.run_id} has drawn {record.random_seed} and keeps it")
         yield RunStart(
@@ -318,5 +324,6 @@ def opened(
             record=record,
             stop=stop,
             exits=exits,
+            still_ours=still_ours,
             writer=SummaryWriter(None, resume_step=0),
         )

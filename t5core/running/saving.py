@@ -24,6 +24,7 @@ class Saver:
       cfg: in which dtype, and after which transformations.
       provenance: tells what goes into a record besides the state.
       writer: of the metrics, which are flushed before a checkpoint is committed.
+      still_ours: called before anything is saved; raises when another execution has taken the directory over.
       saved_step: the step that the store holds already; None when it does not.
     """
 
@@ -34,11 +35,13 @@ class Saver:
         cfg: SaveCheckpointConfig | None,
         provenance: Callable[[], Provenance],
         writer: SummaryWriter,
+        still_ours: Callable[[], None],
         saved_step: int | None,
     ) -> None:
         self._store, self._cfg = store, cfg
         self._provenance = provenance
         self._writer = writer
+        self._still_ours = still_ours
         self._saved_step = saved_step
 
     def save(self, state: TrainState, step: int) -> None:
@@ -46,6 +49,7 @@ class Saver:
         if self._store is None or step == self._saved_step:
             return
         began = time.monotonic()
+        self._still_ours()
         self._writer.flush()
         self._store.save(step, self._stored(state), self._provenance())
         self._saved_step = step

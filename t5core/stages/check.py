@@ -11,7 +11,7 @@ from t5core.actions.decision import ActionSet
 from t5core.checkpoints import retention
 from t5core.config.edges import Cursor, Evaluation, RunInputs, SegmentRecord
 from t5core.rundir import RunDirectory
-from t5core.stages import failure
+from t5core.stages import failure, holding
 
 
 def check_actions(inputs: RunInputs, cursor: Cursor, segment: SegmentRecord, evaluation: Evaluation) -> Cursor:
@@ -21,6 +21,7 @@ def check_actions(inputs: RunInputs, cursor: Cursor, segment: SegmentRecord, eva
     any more is deleted. The decision follows from the run's records alone, so a repeated one is the same and a
     changed action counts at once.
     """
+    holding.check(inputs.run.uri)
     with failure.recorded(inputs.run.uri, where=f"actions at step {segment.checkpoint.step}"):
         moved = _decided(inputs, cursor, segment, evaluation)
         policy = keeping.policy_of(inputs.run.config.train, inputs.run.config.publish)

@@ -12,7 +12,8 @@ from t5core.report import evaluation_table, page, summary
 def recorded(run_uri: str, *, where: str) -> contextlib.AbstractContextManager[None]:
     """Writes the summary and the report of a failed run or evaluation when the block fails; the error goes on.
 
-    What another attempt may survive (`RecoverableError`) is no failure of the run yet.
+    What another attempt may survive (`RecoverableError`) is no failure of the run yet, and nothing is written into a
+    run that another execution works on (`InUseError`).
     """
 
     def write(failure: summary.Failure) -> None:
@@ -30,7 +31,7 @@ def told(write: Callable[[summary.Failure], object], *, where: str) -> Iterator[
     try:
         with outages.as_recoverable():
             yield
-    except errors.RecoverableError:
+    except (errors.RecoverableError, errors.InUseError):
         raise
     except Exception as error:
         # A full disk or damaged records may be what failed: then there is nothing to write with, and the error counts.

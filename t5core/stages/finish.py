@@ -9,7 +9,12 @@ from t5core.stages import holding
 
 
 def finish(inputs: RunInputs, cursor: Cursor) -> tuple[Summary, str]:
-    """Writes summary.json and report.html; returns the summary and the report's HTML."""
+    """Writes summary.json and report.html; returns the summary and the report's HTML.
+
+    Raises:
+      InUseError: another execution works on the run by now.
+    """
+    holding.check(inputs.run.uri)
     ended = summary.write_summary(
         inputs.run.uri,
         status="stopped" if cursor.halt else "completed",

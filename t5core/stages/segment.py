@@ -23,6 +23,7 @@ def train_segment(inputs: RunInputs, cursor: Cursor, end: int, *, owner: str | N
     Raises:
       Preempted: the process was told to stop; everything up to the step that it finished is committed.
       CheckpointError: no checkpoint can be used, or none can be written.
+      InUseError: another execution works on the run, from before or by now.
     """
     holding.hold(inputs.run.uri, owner=owner)
     directory = RunDirectory(inputs.run.uri)
@@ -33,7 +34,9 @@ def train_segment(inputs: RunInputs, cursor: Cursor, end: int, *, owner: str | N
 
     began = time.monotonic()
     with failure.recorded(inputs.run.uri, where=f"segment to step {end}"):
-        trained = training.train_to(inputs, end, action_state=cursor.action_state)
+        trained = training.train_to(
+            inputs, end, action_state=cursor.action_state, still_ours=lambda: holding.check(inputs.run.uri)
+        )
     record = SegmentRecord(
         start=cursor.checkpoint.step,
         end=end,

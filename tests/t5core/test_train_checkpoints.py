@@ -448,3 +448,22 @@ def test_the_defaults_are_those_of_t5x():
     assert (restore.mode, restore.strict, restore.fallback_to_scratch) == ("latest", True, False)
     assert (restore.dtype, restore.restore_dataset, restore.assignment_map) == (None, False, None)
     assert (CheckpointConfig().save, CheckpointConfig().restore) == (None, None)
+
+
+@pytest.mark.parametrize("use_orbax", [False, True])
+def test_nothing_is_saved_once_the_folder_is_another_s(tmp_path, use_orbax):
+    """Of another machine that took a paused one for dead."""
+
+    class Paused(train_runs.Numbers):
+        def __iter__(self):
+            for step, batch in enumerate(super().__iter__()):
+                if step == 4:
+                    (tmp_path / "lock.json").unlink()
+                    (tmp_path / "lock.json").write_text("{}")
+                yield batch
+
+    with pytest.raises(errors.InUseError, match=r"lost the lock .*lock.json: another execution took it over"):
+        run(tmp_path, get_dataset_fn=lambda *_: Paused(), use_orbax=use_orbax)
+    saved = index.committed_steps(f"{tmp_path}/checkpoints") if use_orbax else steps_saved(tmp_path)
+    assert 6 not in saved
+    assert (tmp_path / "lock.json").read_text() == "{}"
