@@ -11,9 +11,10 @@ import yaml
 
 from t5core import errors, records, storage
 from t5core.config.base import StrictModel
-from t5core.config.edges import Cursor, Evaluation, ParentRef, ResolvedRun, SegmentRecord
+from t5core.config.edges import CheckpointRef, Cursor, Evaluation, ParentRef, ResolvedRun, SegmentRecord
 
 _Record = TypeVar("_Record", bound=StrictModel)
+_OfCheckpoint = TypeVar("_OfCheckpoint", SegmentRecord, Evaluation, Cursor)
 _MOST_DIFFERENCES = 3
 
 
@@ -213,11 +214,12 @@ class RunDirectory:
 
     def segment(self, end: int) -> SegmentRecord | None:
         """Returns the record of the segment that ends at `end`, or None while it is not finished."""
-        return records.read(self._record_uri(f"segment-{end:08d}"), SegmentRecord)
+        found = records.read(self._record_uri(f"segment-{end:08d}"), SegmentRecord)
+        return None if found is None else self._with_places(found)
 
     def segments(self) -> list[SegmentRecord]:
         """Returns the records of the finished segments, by their end."""
-        return self._read_all("segment-", SegmentRecord)
+        return [self._with_places(record) for record in self._read_all("segment-", SegmentRecord)]
 
     def evaluation_uri(self, step: int) -> str:
         """Returns where the evaluation of `step` is recorded."""
@@ -229,11 +231,12 @@ class RunDirectory:
 
     def evaluation(self, step: int) -> Evaluation | None:
         """Returns the evaluation of `step`, or None when there is none."""
-        return records.read(self.evaluation_uri(step), Evaluation)
+        found = records.read(self.evaluation_uri(step), Evaluation)
+        return None if found is None else self._with_places(found)
 
     def evaluations(self) -> list[Evaluation]:
         """Returns all evaluations, by step."""
-        return self._read_all("evaluation-", Evaluation)
+        return [self._with_places(record) for record in self._read_all("evaluation-", Evaluation)]
 
     def write_cursor(self, cursor: Cursor) -> None:
         """Writes where the run stands after the actions have looked at the evaluation of the cursor's checkpoint."""
@@ -241,7 +244,18 @@ class RunDirectory:
 
     def cursors(self) -> list[Cursor]:
         """Returns what the actions decided after each evaluation, by step."""
-        return self._read_all("actions-", Cursor)
+        return [self._with_places(record) for record in self._read_all("actions-", Cursor)]
+
+    def _with_places(self, record: _OfCheckpoint) -> _OfCheckpoint:
+        """Returns a record as of here: its directory may have been moved or copied since it was written."""
+        named = {name: value for name, value in record if isinstance(value, CheckpointRef)}
+        places: dict[str, Any] = {
+            name: reference.model_copy(update={"uri": f"{self.checkpoints_uri}/{reference.step}"})
+            for name, reference in named.items()
+        }
+        if isinstance(record, Evaluation):
+            places["uri"] = self.evaluation_uri(record.step)
+        return record.model_copy(update=places)
 
     def _write(self, name: str, record: StrictModel) -> None:
         records.write(self._record_uri(name), record)

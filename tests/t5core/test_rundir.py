@@ -35,30 +35,30 @@ def folder(tmp_path):
     return tmp_path / "runs" / "demo"
 
 
-def checkpoint(step):
-    return CheckpointRef(uri=f"/runs/demo/checkpoints/{step}", step=step, digest=f"digest {step}")
+def checkpoint(folder, step):
+    return CheckpointRef(uri=f"{folder}/checkpoints/{step}", step=step, digest=f"digest {step}")
 
 
-def segment(start, end):
+def segment(folder, start, end):
     return SegmentRecord(
         start=start,
         end=end,
         seconds=1.5,
         trained_steps=end - start,
         reused=False,
-        parent=checkpoint(start),
-        checkpoint=checkpoint(end),
+        parent=checkpoint(folder, start),
+        checkpoint=checkpoint(folder, end),
     )
 
 
-def evaluation(step, loss):
+def evaluation(folder, step, loss):
     return Evaluation(
         step=step,
-        checkpoint=checkpoint(step),
+        checkpoint=checkpoint(folder, step),
         metrics={"docs": {"loss": loss, "accuracy": 0.25}},
         seconds=2.0,
         reused=False,
-        uri=f"/runs/demo/records/evaluation-{step:08d}.json",
+        uri=f"{folder}/records/evaluation-{step:08d}.json",
     )
 
 
@@ -136,10 +136,10 @@ def test_records_come_back_as_they_were_written(folder):
     run = RunDirectory(str(folder))
     assert run.segment(10) is None
     assert run.segments() == run.evaluations() == run.stages() == []
-    run.write_segment(segment(10, 20))
-    run.write_segment(segment(0, 10))
-    assert run.segment(10) == segment(0, 10)
-    assert run.segments() == [segment(0, 10), segment(10, 20)]
+    run.write_segment(segment(folder, 10, 20))
+    run.write_segment(segment(folder, 0, 10))
+    assert run.segment(10) == segment(folder, 0, 10)
+    assert run.segments() == [segment(folder, 0, 10), segment(folder, 10, 20)]
     stages = [
         StageRecord(stage="materialise", name=name, reused=True, reason="same", seconds=0.5, fingerprint="f", uri="/d")
         for name in ("docs", "signatures")
@@ -162,14 +162,14 @@ def test_records_come_back_as_they_were_written(folder):
 
 def test_metrics_of_evaluations_survive_with_nan_in_strict_json(folder):
     run = RunDirectory(str(folder))
-    run.write_evaluation(evaluation(10, math.nan))
-    run.write_evaluation(evaluation(20, 1.5))
+    run.write_evaluation(evaluation(folder, 10, math.nan))
+    run.write_evaluation(evaluation(folder, 20, 1.5))
 
     def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")
 
     json.loads((folder / "records" / "evaluation-00000010.json").read_text(), parse_constant=refuse)
-    assert run.evaluation(20) == evaluation(20, 1.5)
+    assert run.evaluation(20) == evaluation(folder, 20, 1.5)
     assert math.isnan(run.evaluation(10).metrics["docs"]["loss"])
 
 
@@ -177,15 +177,30 @@ def test_cursors_remember_numbers_that_json_has_no_word_for(folder):
     run = RunDirectory(str(folder))
     assert run.cursors() == []
     state = {"early_stopping": {"best": math.inf, "history": [1.5, -math.inf]}}
-    written = [Cursor(checkpoint=checkpoint(step), action_state=state) for step in (20, 10)]
+    written = [Cursor(checkpoint=checkpoint(folder, step), action_state=state) for step in (20, 10)]
     for cursor in written:
         run.write_cursor(cursor)
     assert run.cursors() == written[::-1]
 
 
+def test_what_was_moved_names_its_checkpoints_by_where_they_lie_now(folder, tmp_path):
+    run = RunDirectory(str(folder))
+    run.write_segment(segment(folder, 0, 10))
+    run.write_evaluation(evaluation(folder, 10, 1.5))
+    run.write_cursor(Cursor(checkpoint=checkpoint(folder, 10)))
+    place = tmp_path / "elsewhere"
+    folder.rename(place)
+    moved = RunDirectory(str(place))
+    assert moved.segment(10) == segment(place, 0, 10)
+    assert moved.segments() == [segment(place, 0, 10)]
+    assert moved.evaluation(10) == evaluation(place, 10, 1.5)
+    assert moved.evaluations() == [evaluation(place, 10, 1.5)]
+    assert moved.cursors() == [Cursor(checkpoint=checkpoint(place, 10))]
+
+
 def test_a_damaged_record_is_named(folder):
     run = RunDirectory(str(folder))
-    run.write_segment(segment(0, 10))
+    run.write_segment(segment(folder, 0, 10))
     path = folder / "records" / "segment-00000010.json"
     path.write_text(path.read_text().replace('"end"', '"and"'))
     with pytest.raises(errors.IntegrityError, match=r"segment-00000010.json is not a SegmentRecord; delete it and run"):
