@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from t5core import errors
 from t5core.config.train_schema import TrainConfig
 
+_MOST_SEGMENTS = 10000  # all of them are laid out before the first is trained
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
@@ -69,7 +71,17 @@ class Schedule:
 
 
 def of(config: TrainConfig) -> Schedule:
-    """Returns the schedule that a run's configuration asks for."""
+    """Returns the schedule that a run's configuration asks for.
+
+    Raises:
+      ConfigError: it cannot be one, or has more segments than can be chained.
+    """
+    apart = min(config.segment_steps, config.eval_period or config.segment_steps)
+    if config.total_steps > _MOST_SEGMENTS * apart:
+        raise errors.ConfigError(
+            f"train.total_steps={config.total_steps} in segments of {apart} are more than {_MOST_SEGMENTS} segments; "
+            "raise train.segment_steps and train.eval_period"
+        )
     return Schedule(
         total_steps=config.total_steps,
         segment_steps=config.segment_steps,

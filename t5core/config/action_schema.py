@@ -33,8 +33,12 @@ class EarlyStoppingConfig(_Watching):
     name: Literal["early_stopping"]
     mode: Literal["min", "max"] = "min"
     patience: PositiveInt = 3
-    atol: float = Field(default=0.0, ge=0.0, description="an improvement is larger, in the metric's unit")
-    rtol: float = Field(default=0.0, ge=0.0, description="an improvement is larger, relative to the best value")
+    atol: float = Field(
+        default=0.0, ge=0.0, allow_inf_nan=False, description="an improvement is larger, in the metric's unit"
+    )
+    rtol: float = Field(
+        default=0.0, ge=0.0, allow_inf_nan=False, description="an improvement is larger, relative to the best value"
+    )
 
 
 class TerminateOnNanConfig(_Watching):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import types
 import typing
@@ -17,6 +18,33 @@ class StrictModel(pydantic.BaseModel):
 
     # JSON has no word for NaN and the infinities; by default they would travel between tasks as null.
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True, ser_json_inf_nan="strings")
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, settings: Any) -> Any:
+        """Refuses what pydantic would take for 1: `keep_checkpoints: yes` would keep one, and not all."""
+        given = settings if isinstance(settings, dict) else {}
+        wrong = next((name for name in given if isinstance(given[name], bool) and name in _numbers_of(cls)), None)
+        if wrong is not None:
+            raise ValueError(f"{wrong}={str(given[wrong]).lower()} is no number; give one")
+        return settings
+
+
+@functools.cache
+def _numbers_of(model: type[pydantic.BaseModel]) -> frozenset[str]:
+    """Returns the fields of `model` that take a number and neither true nor false."""
+    return frozenset(
+        name
+        for name, field in model.model_fields.items()
+        if {int, float} & (kinds := _kinds(field.annotation)) and bool not in kinds
+    )
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """Returns the plain types that an annotation allows; those inside of lists and dicts are none of them."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated):
+        return {kind for inner in typing.get_args(annotation) for kind in _kinds(inner)}
+    return {annotation} if isinstance(annotation, type) else set()
 
 
 def require_plain(name: str, *, of: str, longest: int = 80) -> None:

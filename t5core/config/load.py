@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import secrets
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -105,7 +106,7 @@ def _put(place: Any, part: str, value: Any, *, override: str) -> None:
 
 
 def _index(place: list[Any], part: str, *, override: str) -> int:
-    if not part.isdigit() or int(part) >= len(place):
+    if not re.fullmatch(r"[0-9]+", part) or int(part) >= len(place):
         raise errors.ConfigError(f"override {override!r}: {part!r} is no index into {len(place)} entries; count from 0")
     return int(part)
 

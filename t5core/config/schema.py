@@ -7,7 +7,8 @@ nobody changes them.
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
 import pydantic
 from pydantic import Field, PositiveInt
@@ -21,6 +22,7 @@ from t5core.config.publish_schema import PublishConfig
 from t5core.config.train_schema import TrainConfig
 
 Dtype = Literal["float32", "bfloat16"]
+Dimension = Annotated[int, Field(gt=0, lt=2**31)]
 
 
 # Folders under run.root that belong to no run.
@@ -41,6 +43,15 @@ class RunPlace(StrictModel):
             raise ValueError(f"{name!r} is a folder that runs share; choose another name")
         return name
 
+    @pydantic.field_validator("root")
+    @classmethod
+    def _root_is_a_place(cls, root: str) -> str:
+        if not re.fullmatch(r"[^\0-\x1f]+", root):
+            raise ValueError(f"{root!r} names no folder; give one, or a gs:// prefix")
+        if "://" in root and not re.match(r"(gs|s3)://[^/]", root):
+            raise ValueError(f"{root!r} is no place for runs; give a folder, or a prefix as gs://bucket/runs")
+        return root
+
 
 class RunConfig(RunPlace):
     """Which run this is and where it lives."""
@@ -56,14 +67,14 @@ class ModelConfig(StrictModel):
 
     preset: str = "t5_1_1_tiny"
     family: Family | None = None
-    vocab_size: PositiveInt | None = Field(default=None, description="rows of the embedding; None takes the preset's")
-    emb_dim: PositiveInt | None = None
-    num_heads: PositiveInt | None = None
-    num_encoder_layers: PositiveInt | None = None
-    num_decoder_layers: PositiveInt | None = None
-    head_dim: PositiveInt | None = None
-    mlp_dim: PositiveInt | None = None
-    mlp_activations: list[Literal["relu", "gelu", "silu", "linear"]] | None = None
+    vocab_size: Dimension | None = Field(default=None, description="rows of the embedding; None takes the preset's")
+    emb_dim: Dimension | None = None
+    num_heads: Dimension | None = None
+    num_encoder_layers: Dimension | None = None
+    num_decoder_layers: Dimension | None = None
+    head_dim: Dimension | None = None
+    mlp_dim: Dimension | None = None
+    mlp_activations: list[Literal["relu", "gelu", "silu", "linear"]] | None = Field(default=None, min_length=1)
     logits_via_embedding: bool | None = None
     relative_position_bias: PositionBias | None = Field(
         default=None, description="one for all layers of a stack, as in T5, or one for each layer, as in umT5"
@@ -93,8 +104,8 @@ class DecodingConfig(StrictModel):
 
     strategy: Literal["greedy", "beam", "sample"] = "greedy"
     beam_size: PositiveInt = 4
-    alpha: float = 0.6
-    temperature: float = Field(default=1.0, ge=0.0)
+    alpha: float = Field(default=0.6, allow_inf_nan=False)
+    temperature: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
     topk: int = Field(default=0, ge=0)
     topp: float = Field(default=0.0, ge=0.0, le=1.0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import pydantic
 from pydantic import Field, PositiveInt
@@ -17,11 +17,11 @@ class LearningRateConfig(StrictModel):
     factors: str = "constant * rsqrt_decay"
     base_learning_rate: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
     warmup_steps: int = Field(default=10000, ge=0)
-    decay_factor: float = Field(default=0.5, gt=0.0)
+    decay_factor: float = Field(default=0.5, gt=0.0, allow_inf_nan=False)
     steps_per_decay: PositiveInt = 20000
     steps_per_cycle: PositiveInt = 100000
     step_offset: int = Field(default=0, ge=0)
-    min_learning_rate: float = Field(default=1e-8, ge=0.0)
+    min_learning_rate: float = Field(default=1e-8, ge=0.0, allow_inf_nan=False)
 
 
 class OptimizerGroupConfig(StrictModel):
@@ -41,16 +41,20 @@ class OptimizerConfig(StrictModel):
         default=[], description="optimisers by parameter; what no pattern matches is frozen"
     )
     frozen: list[str] = Field(default=[], description="patterns of parameters that are not trained")
-    clip_global_norm: float | None = Field(default=None, gt=0.0, description="largest norm of the whole gradient")
+    clip_global_norm: float | None = Field(
+        default=None, gt=0.0, allow_inf_nan=False, description="largest norm of the whole gradient"
+    )
 
 
 class LossConfig(StrictModel):
     """The training loss."""
 
-    z_loss: float = Field(default=1e-4, ge=0.0)
+    z_loss: float = Field(default=1e-4, ge=0.0, allow_inf_nan=False)
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
     loss_normalizing_factor: (
-        float | Literal["NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"] | None
+        Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+        | Literal["NUM_REAL_TARGET_TOKENS", "NUM_TOTAL_TARGET_TOKENS", "AVERAGE_PER_SEQUENCE"]
+        | None
     ) = Field(default="NUM_REAL_TARGET_TOKENS", description="None sums over tokens")
 
 
@@ -59,7 +63,7 @@ class TrainConfig(StrictModel):
 
     total_steps: PositiveInt = 1000
     segment_steps: PositiveInt = Field(default=250, description="steps of one training task at most")
-    batch_size: PositiveInt = Field(default=32, description="rows of a global batch")
+    batch_size: PositiveInt = Field(default=32, lt=2**31, description="rows of a global batch")
     checkpoint_period: PositiveInt = Field(
         default=250, description="steps between checkpoints; the last step always has one"
     )

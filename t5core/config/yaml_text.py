@@ -9,12 +9,15 @@ import yaml
 
 from t5core import errors
 
+_MERGE = "tag:yaml.org,2002:merge"
+
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 without its reading of `1e-5` as text, and without silently dropped duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        own = [key for key, _ in node.value if key.tag != _MERGE]  # what `<<` brings in may stand there once more
+        keys = [self.construct_object(key, deep=deep) for key in own]
         twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
         if twice is not None:
             raise errors.ConfigError(f"key {twice!r} stands twice at line {node.start_mark.line + 1}; keep one")
@@ -44,6 +47,8 @@ def parse(text: str, *, origin: str) -> Any:
         line = f" at line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise errors.ConfigError(f"{origin} is not valid YAML{line}: {problem}; mend it there") from error
+    except RecursionError as error:
+        raise errors.ConfigError(f"{origin} is nested too deeply for a configuration; mend it there") from error
     except errors.ConfigError as error:
         raise errors.ConfigError(f"{origin}: {error}") from error
 

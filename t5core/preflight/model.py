@@ -24,7 +24,8 @@ def model_figures(config: PretrainConfig, *, rows: int) -> ModelFigures:
     """
     trainer = build.make_trainer(config, seed=0, partitioner=Partitioner(devices=jax.devices()[:1]))
     state = jax.tree.leaves(trainer.abstract_state)
-    batch = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in zero_batch(config, rows=rows).items()}
+    row = zero_batch(config, rows=1)
+    batch = {name: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for name, x in row.items()}
     step = trainer.trace_train_step(batch).jaxpr.jaxpr
     stored = sorted((live.stored_low(step), live.stored_high(step)))
     batch_bytes = sum(_bytes(leaf) for leaf in batch.values())

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5core import errors
+from t5core import errors, schedule
+from t5core.config.train_schema import TrainConfig
 from t5core.schedule import Schedule
 
 periods = st.integers(0, 12)
@@ -84,6 +85,13 @@ def test_impossible_schedules_are_refused(changed, message):
     settings = {"total_steps": 4, "segment_steps": 2, "checkpoint_period": 1, "eval_period": 1}
     with pytest.raises(errors.ConfigError, match=message):
         Schedule(**{**settings, **changed})
+
+
+@pytest.mark.parametrize("changed", [{"total_steps": 10**22}, {"total_steps": 10001, "eval_period": 1}])
+def test_more_segments_than_can_be_chained_are_refused_before_they_are_counted(changed):
+    with pytest.raises(errors.ConfigError, match=r"are more than 10000 segments; raise train.segment_steps and train"):
+        schedule.of(TrainConfig(**changed))
+    assert len(schedule.of(TrainConfig(total_steps=10000, segment_steps=1)).segments()) == 10000
 
 
 def test_nothing_is_due_before_the_first_step():

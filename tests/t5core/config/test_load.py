@@ -41,6 +41,21 @@ def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path):
         ("data.tasks.0.rate=-1", "data.tasks.0.rate=-1 is not valid"),
         ("data.tasks.0.rate=0", "every task has rate 0; give at least one a rate above 0"),
         ("data.feature_lengths={inputs: 4}", "feature_lengths has no 'targets'; add it, in tokens"),
+        ("train.loss.loss_normalizing_factor=0", "train.loss.loss_normalizing_factor.constrained-float=0 is not valid"),
+        ("train.loss.loss_normalizing_factor=.inf", "is not valid: Input should be a finite number"),
+        ("train.loss.z_loss=.inf", "train.loss.z_loss=inf is not valid: Input should be a finite number"),
+        ("train.learning_rate.min_learning_rate=.inf", "Input should be a finite number"),
+        ("train.optimizer.clip_global_norm=.inf", "Input should be a finite number"),
+        ("train.keep_checkpoints=yes", "overrides: train: keep_checkpoints=true is no number; give one"),
+        ("run.seed=no", "overrides: run: seed=false is no number; give one"),
+        ("train.batch_size=99999999999999", "Input should be less than 2147483648"),
+        ("model.vocab_size=99999999999", "Input should be less than 2147483648"),
+        ("model.mlp_activations=[]", "should have at least 1 item"),
+        ("run.root=''", "run.root: '' names no folder; give one, or a gs:// prefix"),
+        ('run.root="a\\0b"', "names no folder"),
+        ("run.root=file:///runs", "run.root: 'file:///runs' is no place for runs; give a folder, or a prefix as gs://"),
+        ("run.root=gs://", "run.root: 'gs://' is no place for runs"),
+        ("data.tasks.\u00b2.rate=1", "'\u00b2' is no index into 1 entries; count from 0"),
         ("run.name=../up", "'../up' cannot name a folder; use letters, digits, '.', '_' and '-'"),
     ],
 )
@@ -69,6 +84,8 @@ def test_numbers_keep_their_type_and_value():
     ("text", "message"),
     [
         ("a: [1", "file.yaml is not valid YAML at line 1"),
+        ("a: " + "[" * 3000 + "]" * 3000, "file.yaml is nested too deeply for a configuration; mend it there"),
+        ("a: &a {x: 1}\nb: {<<: *a, y: 1, y: 2}\n", "file.yaml: key 'y' stands twice at line 2; keep one"),
         ("a: 1\nb: 2\na: 3\n", "file.yaml: key 'a' stands twice at line 1; keep one"),
     ],
 )
@@ -76,6 +93,15 @@ def test_broken_yaml_names_the_file_and_line(text, message):
     with pytest.raises(errors.ConfigError, match=r"file\.yaml") as caught:
         yaml_text.parse(text, origin="file.yaml")
     assert message in str(caught.value)
+
+
+def test_sections_may_be_merged_and_what_stands_there_wins():
+    merged = yaml_text.parse("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\n", origin="x")
+    assert merged["b"] == {"x": 1, "y": 3}
+
+
+def test_a_truth_is_still_one_where_numbers_may_stand_too():
+    assert configured("train.optimizer.arguments={factored: false}").train.optimizer.arguments == {"factored": False}
 
 
 def test_a_missing_file_is_named():
