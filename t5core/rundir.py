@@ -131,7 +131,7 @@ class RunDirectory:
             info = RunInfo(name=resolved.config.run.name, identity=identity, seed=resolved.seed, created=_now())
             storage.write_text(self.config_uri, config_text)
             records.write(self.info_uri, info)  # last: from here on the directory is taken
-        elif self._config_text() != config_text:
+        elif self._stored_text() != config_text.encode("utf-8"):
             storage.write_text(self.config_uri, config_text)
         return info
 
@@ -172,16 +172,17 @@ class RunDirectory:
             f"choose another run.name, or set it back"
         )
 
-    def _config_text(self) -> str | None:
+    def _stored_text(self) -> bytes:
+        """Returns `config.yaml` as it is, even if it was damaged; nothing when it is gone."""
         try:
-            return storage.path(self.config_uri).read_text(encoding="utf-8")
+            return storage.path(self.config_uri).read_bytes()
         except FileNotFoundError:
-            return None
+            return b""
 
     def _stored_config(self) -> Any:
         try:
-            return yaml.safe_load(self._config_text() or "")
-        except yaml.YAMLError as error:
+            return yaml.safe_load(self._stored_text().decode("utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise errors.IntegrityError(f"{self.config_uri} is not YAML; delete it and run again") from error
 
     def last_sign_of_life(self) -> int | None:

@@ -15,18 +15,12 @@ def initialise(inputs: RunInputs, *, owner: str | None = None) -> Cursor:
     """Returns a cursor at the run's latest checkpoint; a run without any gets one of its first step.
 
     Raises:
-      CheckpointError: there are checkpoints, but none that can be used; or the run is past its `total_steps`.
+      CheckpointError: there are checkpoints, but none that can be used.
     """
     began = time.monotonic()
     holding.hold(inputs.run.uri, owner=owner)
     directory = RunDirectory(inputs.run.uri)
     latest = index.latest(directory.checkpoints_uri)
-    total = inputs.run.config.train.total_steps
-    if latest is not None and latest > total:
-        raise errors.CheckpointError(
-            f"train.total_steps={total} is below step {latest}, which {directory.uri} has reached; "
-            f"raise it, or choose another run.name"
-        )
     with failure.recorded(inputs.run.uri, where="initialise"):
         checkpoint, reason = _found(directory, latest) if latest is not None else _fresh(inputs, directory)
         parent = index.read_record(directory.checkpoints_uri, checkpoint.step).provenance.parent

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from t5core import progress, publishing, schedule, ticks
+from t5core import errors, progress, publishing, schedule, ticks
 from t5core.actions import configured
+from t5core.checkpoints import index
 from t5core.config import load, yaml_text
 from t5core.config.edges import ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import PretrainConfig
@@ -60,13 +61,21 @@ def settle(config: PretrainConfig, overrides: Sequence[str]) -> ResolvedRun:
     Raises:
       ConfigError: a setting that cannot work.
       RunDirectoryError: the directory is another run's.
+      CheckpointError: the run is past its `total_steps`.
     """
     from t5core.data import registered_mixtures
 
     known = parent_checkpoint.settled(registered_mixtures.expanded(load.override_config(config, overrides)))
     run = _with_stored_seed(load.resolve(known), drawn=config.run.seed is None)
     check(run.config)
-    RunDirectory(run.uri).check_claim(run, identity=run.fingerprint, may_differ=_MAY_DIFFER)
+    directory = RunDirectory(run.uri)
+    directory.check_claim(run, identity=run.fingerprint, may_differ=_MAY_DIFFER)
+    latest, total = index.latest(directory.checkpoints_uri), run.config.train.total_steps
+    if latest is not None and latest > total:
+        raise errors.CheckpointError(
+            f"train.total_steps={total} is below step {latest}, which {directory.uri} has reached; "
+            f"raise it, or choose another run.name"
+        )
     return run
 
 

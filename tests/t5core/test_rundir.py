@@ -109,6 +109,15 @@ def test_differences_inside_lists_are_named_by_place(folder):
         RunDirectory(run.uri).claim(other, identity="two", config_text="")
 
 
+def test_a_configuration_that_is_no_text_any_more_is_written_anew_and_named_to_others(folder):
+    claim(folder, total_steps=10)
+    (folder / "config.yaml").write_bytes(b"\xff\xfe\x00garbage")
+    with pytest.raises(errors.IntegrityError, match=r"config.yaml is not YAML; delete it and run again"):
+        claim(folder, identity="two")
+    claim(folder, total_steps=10)
+    assert yaml.safe_load((folder / "config.yaml").read_text())["train"]["total_steps"] == 10
+
+
 def test_a_directory_that_no_run_made_is_refused_and_left_alone(folder):
     folder.mkdir(parents=True)
     (folder / "thesis.tex").write_text("years of work")

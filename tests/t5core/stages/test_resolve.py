@@ -3,9 +3,10 @@
 import pytest
 
 from t5core import errors
+from t5core.checkpoints import seal
 from t5core.config import load
 from t5core.config.schema import PretrainConfig
-from t5core.stages import resolve
+from t5core.stages import holding, resolve
 from tests.t5core import tiny
 
 
@@ -66,3 +67,18 @@ def test_tasks_that_are_not_trained_on_are_evaluated_and_no_part_of_the_mixture(
     assert data.mixed == ["a", "b"]
     assert data.evaluated == ["a", "b", "c", "mixture"]
     assert load.validate({"data": {"tasks": tasks[1:]}}, PretrainConfig, origin="test").data.evaluated == ["b", "c"]
+
+
+def test_fewer_steps_than_the_run_has_taken_are_refused_and_nothing_is_changed(tmp_path):
+    overrides = [f"run.root={tmp_path}", "run.name=far"]
+    checkpoint = tmp_path / "far" / "checkpoints" / "40"
+    resolve.resolve_run(config(), overrides)
+    holding.release(str(tmp_path / "far"))
+    for name in ("record", "state"):
+        (checkpoint / name).mkdir(parents=True)
+    for name in (seal.FILE, seal.COMMIT_FILE, seal.METADATA_FILE):
+        (checkpoint / name).write_text("")
+    with pytest.raises(errors.CheckpointError, match=r"train.total_steps=39 is below step 40, which .*far has reached"):
+        resolve.resolve_run(config(), [*overrides, "train.total_steps=39"])
+    assert "total_steps: 100" in (tmp_path / "far" / "config.yaml").read_text()
+    assert resolve.settle(config(), [*overrides, "train.total_steps=40"]).config.train.total_steps == 40
