@@ -35,13 +35,17 @@ class VocabularyConfig(StrictModel):
     )
 
     @pydantic.model_validator(mode="after")
-    def _parent_decides(self) -> VocabularyConfig:
-        for name in (
-            ("path", "size", "extra_ids", "character_coverage", "byte_fallback") if self.kind == "parent" else ()
+    def _every_setting_counts(self) -> VocabularyConfig:
+        trained = ("size", "character_coverage", "byte_fallback")
+        for idle, where, remedy in (
+            (("path", *trained, "extra_ids") if self.kind == "parent" else (), "the vocabulary of the parent", "kind"),
+            (("path", *trained) if self.kind == "bytes" else (), "a vocabulary of bytes", "kind"),
+            (trained if self.path is not None else (), "a vocabulary that is there", "path"),
         ):
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
-                raise ValueError(f"{name}={value} has no effect on the vocabulary of the parent; remove it, or kind")
+            for name in idle:
+                value = getattr(self, name)
+                if value != type(self).model_fields[name].default:
+                    raise ValueError(f"{name}={value} has no effect on {where}; remove it, or {remedy}")
         return self
 
 
@@ -91,7 +95,7 @@ class TaskConfig(StrictModel):
     @pydantic.field_validator("name")
     @classmethod
     def _task_name(cls, name: str) -> str:
-        if not re.fullmatch(r"[\w.:-]{1,100}", name):
+        if not re.fullmatch(r"[\w.:-]{1,100}", name) or not name.strip("."):
             raise ValueError(f"{name!r} cannot name a task; use letters, digits, '.', ':', '_' and '-'")
         return name
 

@@ -56,6 +56,13 @@ def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path):
         ("run.root=file:///runs", "run.root: 'file:///runs' is no place for runs; give a folder, or a prefix as gs://"),
         ("run.root=gs://", "run.root: 'gs://' is no place for runs"),
         ("data.tasks.\u00b2.rate=1", "'\u00b2' is no index into 1 entries; count from 0"),
+        ("data.tasks.0.name='..'", "'..' cannot name a task; use letters, digits, '.', ':', '_' and '-'"),
+        ("data.vocabulary={kind: bytes, size: 5}", "size=5 has no effect on a vocabulary of bytes; remove it, or kind"),
+        ("data.vocabulary={kind: bytes, path: v.model}", "path=v.model has no effect on a vocabulary of bytes"),
+        (
+            "data.vocabulary={path: v.model, size: 5}",
+            "size=5 has no effect on a vocabulary that is there; remove it, or",
+        ),
         ("run.name=../up", "'../up' cannot name a folder; use letters, digits, '.', '_' and '-'"),
     ],
 )

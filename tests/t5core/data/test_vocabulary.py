@@ -55,7 +55,11 @@ def resolved(root, *, rows=512, text="corpus.txt", **settings):
         "model": {"vocab_size": rows},
         "data": {
             "tasks": [{"name": "t", "files": [str(file)]}],
-            "vocabulary": {"size": 400, "extra_ids": 100, **settings},
+            "vocabulary": {
+                "extra_ids": 100,
+                **({} if settings.keys() & {"path", "kind"} else {"size": 400}),
+                **settings,
+            },
         },
     }
     return load.resolve(PretrainConfig.model_validate(config))
