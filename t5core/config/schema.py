@@ -106,7 +106,7 @@ class DecodingConfig(StrictModel):
     beam_size: PositiveInt = 4
     alpha: float = Field(default=0.6, allow_inf_nan=False)
     temperature: float = Field(default=1.0, ge=0.0, allow_inf_nan=False)
-    topk: int = Field(default=0, ge=0)
+    topk: int = Field(default=0, ge=0, lt=2**31)
     topp: float = Field(default=0.0, ge=0.0, le=1.0)
 
     @pydantic.model_validator(mode="after")

@@ -66,7 +66,7 @@ def settle(config: PretrainConfig, overrides: Sequence[str]) -> ResolvedRun:
     from t5core.data import registered_mixtures
 
     known = parent_checkpoint.settled(registered_mixtures.expanded(load.override_config(config, overrides)))
-    run = _with_stored_seed(load.resolve(known), drawn=config.run.seed is None)
+    run = _with_stored_seed(load.resolve(known), drawn=known.run.seed is None)
     check(run.config)
     directory = RunDirectory(run.uri)
     directory.check_claim(run, identity=run.fingerprint, may_differ=_MAY_DIFFER)

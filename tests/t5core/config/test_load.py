@@ -63,6 +63,7 @@ def test_overrides_win_over_the_file_and_the_file_over_defaults(tmp_path):
             "data.vocabulary={path: v.model, size: 5}",
             "size=5 has no effect on a vocabulary that is there; remove it, or",
         ),
+        ("evaluate.decode={strategy: sample, topk: 99999999999999}", "Input should be less than 2147483648"),
         ("run.name=../up", "'../up' cannot name a folder; use letters, digits, '.', '_' and '-'"),
     ],
 )

@@ -69,6 +69,17 @@ def test_tasks_that_are_not_trained_on_are_evaluated_and_no_part_of_the_mixture(
     assert load.validate({"data": {"tasks": tasks[1:]}}, PretrainConfig, origin="test").data.evaluated == ["b", "c"]
 
 
+def test_a_seed_that_was_drawn_is_kept_and_one_that_is_given_counts_wherever_it_stands(tmp_path):
+    overrides = [f"run.root={tmp_path}", "run.name=drawn"]
+    drawn = resolve.resolve_run(config(), [*overrides, "run.seed=null"])
+    holding.release(str(tmp_path / "drawn"))
+    assert resolve.settle(config(), [*overrides, "run.seed=null"]).seed == drawn.seed
+    open_seed = load.override_config(config(), ["run.seed=null"])
+    other = (drawn.seed + 1) % 2**31
+    with pytest.raises(errors.RunDirectoryError, match=f"run.seed is {drawn.seed} there and {other} here"):
+        resolve.settle(open_seed, [*overrides, f"run.seed={other}"])
+
+
 def test_fewer_steps_than_the_run_has_taken_are_refused_and_nothing_is_changed(tmp_path):
     overrides = [f"run.root={tmp_path}", "run.name=far"]
     checkpoint = tmp_path / "far" / "checkpoints" / "40"
