@@ -12,11 +12,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from t5core import errors, progress, storage
+from t5core import errors, progress, records
+from t5core.config.base import StrictModel
 from t5core.lock import RunLock
 
 _Made = TypeVar("_Made")
 POLL_SECONDS = 1.0
+
+
+class _MadeRecord(StrictModel):
+    made: str  # ISO 8601, UTC
 
 
 def made_once(
@@ -45,16 +50,20 @@ def made_once(
             return found
         made = make()
         if note:
-            storage.write_json(_record_uri(root, key), {"made": datetime.datetime.now(datetime.UTC).isoformat()})
+            records.write(_record_uri(root, key), _MadeRecord(made=datetime.datetime.now(datetime.UTC).isoformat()))
     return made
 
 
 def when_made(root: str, key: str) -> str | None:
-    """Returns the day on which `key` was made last, or None when it never was."""
-    try:
-        return str(storage.read_json(_record_uri(root, key))["made"])[:10]
-    except FileNotFoundError:
-        return None
+    """Returns the day on which `key` was made last, or None when it never was.
+
+    Raises:
+      IntegrityError: the record of that is damaged.
+    """
+    record = records.read(
+        _record_uri(root, key), _MadeRecord, otherwise="does not say when it was made; delete it and run again"
+    )
+    return None if record is None else record.made[:10]
 
 
 @contextlib.contextmanager

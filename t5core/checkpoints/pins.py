@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from t5core import errors, storage
+from t5core import errors, records, storage
 from t5core.checkpoints import index
 from t5core.config.base import StrictModel
 from t5core.process import ProcessIdentity, this_process
@@ -87,7 +87,5 @@ def _write(uri: str, step: int, *, pin: str, reader: ProcessIdentity | None) -> 
 
 
 def _read(pin: str) -> _Pin | None:
-    try:
-        return _Pin.model_validate(storage.read_json(pin))
-    except FileNotFoundError:
-        return None  # its reader has just finished
+    """Returns None when its reader has just finished."""
+    return records.read(pin, _Pin, otherwise="is no pin; delete it if nothing was published or reads there")

@@ -91,7 +91,7 @@ def _read(place: str) -> StoredEvaluation | None:
         stored = StoredEvaluation.model_validate(json_numbers.decode(content))
     except FileNotFoundError:
         return None
-    except (AttributeError, KeyError, pydantic.ValidationError) as error:
+    except (AttributeError, KeyError, TypeError, pydantic.ValidationError) as error:
         raise errors.IntegrityError(f"{uri} is no evaluation") from error
     if storage.fingerprint(content) != digest:
         raise errors.IntegrityError(f"{uri} has changed since it was written")

@@ -141,7 +141,10 @@ def _record_of(uri: str) -> str:
 
 def _committed(uri: str, *, folder: str, span: str, wanted: dict[str, str]) -> tuple[ShardRef | None, str]:
     """Returns the shard at `uri` with the reason to take it, or None with the reason why it is made."""
-    found = _read(_record_of(uri))
+    try:
+        found = records.read(_record_of(uri), ShardRef)
+    except errors.IntegrityError:
+        return None, "its record is damaged"
     if found is None:
         return None, _why_not(folder, span, wanted)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import time
 
 import pytest
 
-from t5core import sharing
+from t5core import errors, sharing
 
 PROGRAM = """
 import pathlib, sys, time
@@ -81,6 +82,14 @@ def test_what_goes_away_when_it_has_served_leaves_no_note(tmp_path):
     assert sharing.made_once(str(tmp_path), "a", find=lambda: None, make=lambda: 2, note=False) == 2
     assert sharing.when_made(str(tmp_path), "a") is None
     assert list((tmp_path / "made").iterdir()) == []
+
+
+def test_a_record_of_what_was_made_that_is_damaged_is_named(tmp_path):
+    sharing.made_once(str(tmp_path), "a", find=lambda: None, make=lambda: 1)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", sharing.when_made(str(tmp_path), "a"))
+    (tmp_path / "made" / "a.json").write_text("[]")
+    with pytest.raises(errors.IntegrityError, match=r"made/a.json does not say when it was made; delete it and run"):
+        sharing.when_made(str(tmp_path), "a")
 
 
 def test_a_failure_frees_the_place_and_does_not_count_as_made(tmp_path):

@@ -165,6 +165,15 @@ def test_a_checkpoint_that_is_being_read_is_pinned_until_the_reader_is_done(tmp_
     assert pins.pinned_steps(str(tmp_path)) == frozenset()
 
 
+def test_a_pin_that_is_damaged_is_named_before_anything_is_deleted(tmp_path):
+    make_checkpoints(tmp_path, 5, 10)
+    pins.publish(str(tmp_path), 5, name="best")
+    (tmp_path / "pins" / "published-best.json").write_text("[]")
+    with pytest.raises(errors.IntegrityError, match=r"pins/published-best.json is no pin; delete it if nothing was"):
+        retention.delete_old(str(tmp_path), policy=RetentionPolicy(keep=1), metrics={})
+    assert index.committed_steps(str(tmp_path)) == (5, 10)
+
+
 def test_the_pin_of_a_reader_that_died_does_not_count(tmp_path, monkeypatch):
     make_checkpoints(tmp_path, 5)
     dead = pins.this_process().model_copy(update={"started": "1"})

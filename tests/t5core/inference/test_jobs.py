@@ -224,6 +224,10 @@ def test_a_shard_whose_lines_were_altered_is_done_again(small, rows, tmp_path, c
     again = finish(config(tmp_path, small, rows))
     assert (again.reused_shards, lines(again)) == (2, lines(first))
     assert "its lines were changed" in capsys.readouterr().out
+    shard.with_suffix(".json").write_text("[]")
+    again = finish(config(tmp_path, small, rows))
+    assert (again.reused_shards, lines(again)) == (2, lines(first))
+    assert "its record is damaged" in capsys.readouterr().out
 
 
 def test_rows_that_change_between_the_plan_and_the_shard_are_refused(small, tmp_path):

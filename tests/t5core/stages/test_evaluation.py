@@ -247,6 +247,8 @@ def test_one_that_was_altered_or_is_gone_is_measured_again_and_says_so(copied):
     altered = evaluated(plan, dataset)[2]
     assert altered.reason == f"the one there is damaged: {first.uri} has changed since it was written"
     assert (altered.evaluation.reused, altered.evaluation.metrics) == (False, first.metrics)
+    record.write_text("[1]")
+    assert evaluated(plan, dataset)[2].reason == f"the one there is damaged: {first.uri} is no evaluation"
     shutil.rmtree(record.parent)
     lost = evaluated(plan, dataset)[2]
     assert not lost.evaluation.reused
