@@ -24,7 +24,7 @@ def read(uri: str, model: type[_Record], *, otherwise: str | None = None) -> _Re
     Args:
       uri: of the record.
       model: what it is.
-      otherwise: what it is said to be, and what to do, when it is not a `model`; None: "is not a ...; delete it and run
+      otherwise: what it is said to be, and what to do, when it is no JSON or not a `model`; None: "is not a ...; delete it and run
         again".
 
     Raises:
@@ -34,6 +34,8 @@ def read(uri: str, model: type[_Record], *, otherwise: str | None = None) -> _Re
         return model.model_validate(storage.read_json(uri))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except pydantic.ValidationError as error:
+    except (errors.IntegrityError, pydantic.ValidationError) as error:
+        if otherwise is None and isinstance(error, errors.IntegrityError):
+            raise
         said = otherwise or f"is not a {model.__name__}; delete it and run again"
         raise errors.IntegrityError(f"{uri} {said}") from error

@@ -113,7 +113,9 @@ class RunDirectory:
 
     def info(self) -> RunInfo | None:
         """Returns whose directory it is, or None while it is nobody's."""
-        return records.read(self.info_uri, RunInfo)
+        # Without it the directory is nobody's, and the checkpoints in it could not be gone on from.
+        remedy = "does not say whose run this is; bring it back from a copy, or choose another run.name"
+        return records.read(self.info_uri, RunInfo, otherwise=remedy)
 
     def claim(
         self, resolved: ResolvedRun, *, identity: str, config_text: str, may_differ: Collection[str] = ()

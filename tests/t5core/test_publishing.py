@@ -186,9 +186,10 @@ def test_of_two_at_once_the_second_waits_and_is_judged_by_what_the_first_publish
 
 def test_a_damaged_pointer_is_named(root):
     offer(root, "a", 3.0)
-    storage.write_json(f"{root}/published/{NAME}/current.json", {"run": "x"})
-    with pytest.raises(errors.IntegrityError, match=re.escape("current.json is no record of a publication")):
-        offer(root, "b", 2.0)
+    for damaged in ('{"run": "x"}', '{"candidate": {"run_n'):
+        storage.write_text(f"{root}/published/{NAME}/current.json", damaged)
+        with pytest.raises(errors.IntegrityError, match=re.escape("current.json is no record of a publication; bring")):
+            offer(root, "b", 2.0)
 
 
 def test_a_name_is_no_path():

@@ -118,6 +118,16 @@ def test_a_configuration_that_is_no_text_any_more_is_written_anew_and_named_to_o
     assert yaml.safe_load((folder / "config.yaml").read_text())["train"]["total_steps"] == 10
 
 
+@pytest.mark.parametrize("damaged", ['{"name": "de', "[]", "\xff"])
+def test_who_made_a_directory_is_not_to_be_deleted_when_it_is_damaged(folder, damaged):
+    claim(folder)
+    (folder / "run.json").write_text(damaged, encoding="latin-1")
+    with pytest.raises(
+        errors.IntegrityError, match=r"run.json does not say whose run this is; bring it back from a co"
+    ):
+        claim(folder)
+
+
 def test_a_directory_that_no_run_made_is_refused_and_left_alone(folder):
     folder.mkdir(parents=True)
     (folder / "thesis.tex").write_text("years of work")

@@ -312,7 +312,7 @@ def test_without_the_record_of_where_its_data_began_a_run_does_not_go_on(copy):
     with pytest.raises(errors.RunDirectoryError, match=r"train.json is missing, which says where the data of the run"):
         run(copy, total_steps=8)
     (copy / "train.json").write_text('{"run_id": ')
-    with pytest.raises(errors.IntegrityError, match=r"train.json is not JSON"):
+    with pytest.raises(errors.IntegrityError, match=r"train.json is not a RunRecord; restore it from a copy"):
         run(copy, total_steps=8)
 
 
