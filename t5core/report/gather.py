@@ -138,8 +138,8 @@ def join(uri: str, *parts: str) -> str:
     return "/".join((uri.rstrip("/"), *parts))
 
 
-def gather(run_uri: str) -> RunRecord:
-    """Returns what the run directory `run_uri` holds.
+def gather(run_uri: str, *, with_summary: bool = True) -> RunRecord:
+    """Returns what the run directory `run_uri` holds; its summary only `with_summary`, as that follows from the rest.
 
     Raises:
       RunDirectoryError: there is no such directory.
@@ -157,7 +157,7 @@ def gather(run_uri: str) -> RunRecord:
         config_text=config_text,
         config=_mapping(directory.config_uri, config_text),
         identity=directory.info(),
-        summary=_json_or_none(directory.summary_uri),
+        summary=_json_or_none(directory.summary_uri) if with_summary else None,
         stages=stages,
         segments=segments,
         evaluations=tuple(evaluation for evaluation in directory.evaluations() if evaluation.metrics),

@@ -79,7 +79,7 @@ def write_summary(
       IntegrityError: a record of the run cannot be read.
     """
     assert (failure is not None) == (status == "failed"), "a failed run says where and why, and no other does"
-    record = gather(run_uri)
+    record = gather(run_uri, with_summary=False)  # the one from before may be damaged, and is written anew
     last = checkpoint or record.checkpoint
     content = {
         "status": status,

@@ -59,6 +59,12 @@ def test_the_same_records_give_the_same_bytes(run: pathlib.Path):
     assert (run / "summary.json").read_bytes() == first
 
 
+def test_a_damaged_summary_from_before_is_written_anew(run: pathlib.Path):
+    (run / "summary.json").write_text('{"status": "comp')
+    summary.write_summary(str(run), status="completed")
+    assert read(run)["status"] == "completed"
+
+
 def test_a_run_that_stands_at_an_earlier_checkpoint_is_told_up_to_there(run: pathlib.Path):
     earlier = fake_run.checkpoint(run, 120)
     reference = summary.write_summary(str(run), status="stopped", stop_reason="enough", checkpoint=earlier)
