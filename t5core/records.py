@@ -24,8 +24,8 @@ def read(uri: str, model: type[_Record], *, otherwise: str | None = None) -> _Re
     Args:
       uri: of the record.
       model: what it is.
-      otherwise: what it is said to be, and what to do, when it is no JSON or not a `model`; None: "is not a ...; delete it
-        and run again".
+      otherwise: what it is said to be, and what to do, when it is no JSON or not a `model`; None: "is not a ...; delete
+        it and run again".
 
     Raises:
       IntegrityError: what lies there is not a `model`.
