@@ -222,7 +222,9 @@ def test_a_damaged_record_is_named(folder):
     run.write_segment(segment(folder, 0, 10))
     path = folder / "records" / "segment-00000010.json"
     path.write_text(path.read_text().replace('"end"', '"and"'))
-    with pytest.raises(errors.IntegrityError, match=r"segment-00000010.json is not a SegmentRecord; delete it and run"):
+    with pytest.raises(
+        errors.IntegrityError, match=r"segment-00000010.json is not a SegmentRecord as it was written; delete"
+    ):
         run.segments()
 
 

@@ -1,7 +1,6 @@
 """Ticks of a schedule: each once, never beside one another, never late unless asked for."""
 
 import datetime
-import json
 import os
 import pathlib
 import re
@@ -10,7 +9,7 @@ import sys
 
 import pytest
 
-from t5core import errors, process, sharing, storage, ticks
+from t5core import errors, process, records, sharing, storage, ticks
 from t5core.config import load
 from t5core.config.schedule_schema import ScheduleConfig
 from t5core.lock import RunLock
@@ -149,10 +148,10 @@ def test_a_process_that_was_killed_is_not_waited_for(root):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     uri = f"{root}/schedules/nightly.json"
     admit(root)
-    claim = json.loads(pathlib.Path(uri).read_text())
+    claim = records.read(uri, ticks.Claim)
     stat = pathlib.Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
-    identity = process.this_process().model_dump() | {"pid": child.pid, "started": stat[19]}
-    storage.write_json(uri, claim | {"execution": None, "process": identity})
+    identity = process.this_process().model_copy(update={"pid": child.pid, "started": stat[19]})
+    records.write(uri, claim.model_copy(update={"execution": None, "process": identity}))
     assert not admit(root, TICK + DAY).go
     child.kill()
     child.wait()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from t5core import errors, sharing, storage
+from t5core import errors, records, sharing
 from t5core.checkpoints import index
 from t5core.checkpoints.record import Provenance, SchedulePosition
 from t5core.checkpoints.store import CheckpointStore
@@ -28,7 +28,7 @@ def converted(tmp_path, *overrides):
 
 
 def parity_of(summary):
-    return parity.Parity.model_validate(storage.read_json(summary.parity))
+    return records.read(summary.parity, parity.Parity)
 
 
 def test_a_t5x_checkpoint_is_imported_with_its_lineage(tmp_path):

@@ -11,14 +11,14 @@ import sys
 
 import pytest
 
-from t5core import errors, storage
+from t5core import errors, records, storage
 from t5core.config import load
 from t5core.config.edges import Evaluation
 from t5core.config.evaluate_schema import EvaluationConfig
 from t5core.data.vocabulary import ByteVocabulary
 from t5core.evaluation import identity
 from t5core.importers.__main__ import main
-from t5core.rundir import RunDirectory
+from t5core.rundir import RunDirectory, StageRecord
 from t5core.stages import evaluate, evaluation, holding
 from tests.t5core import small_runs, trained_runs
 from tests.t5core.data import making
@@ -191,8 +191,8 @@ def test_other_software_s_checkpoints_are_converted_first(tmp_path):
 
 
 def test_another_vocabulary_than_the_runs_is_not_taken(copied):
-    file = copied / "demo" / "records" / "stage-vocabulary.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "fingerprint": "other"}))
+    uri = str(copied / "demo" / "records" / "stage-vocabulary.json")
+    records.write(uri, records.read(uri, StageRecord).model_copy(update={"fingerprint": "other"}))
     with pytest.raises(errors.IntegrityError, match="was trained with other; put the old file back"):
         settled(copied)
 
