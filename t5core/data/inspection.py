@@ -43,7 +43,7 @@ def dataset_of(uri: str, *, task: str | None) -> str:
     if manifest.load(uri) is not None:
         if task is not None:
             raise errors.DataError(
-                f"--task {task} has no effect: {uri} is a dataset; name a run directory, or leave it"
+                f"task {task!r} has no effect: {uri} is a dataset; name a run directory, or leave it"
             )
         return uri.rstrip("/")
     directory = RunDirectory(uri)

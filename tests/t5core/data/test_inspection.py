@@ -131,6 +131,8 @@ def test_a_run_directory_shows_what_it_trains_on(tmp_path, capsys):
         )
     assert f"mixture {mixed.name}\n" in shown(capsys, run.uri)
     assert "task mine\n" in shown(capsys, run.uri, "--task", "mine")
+    assert frames.to_pandas(run.uri).equals(frames.to_pandas(mixed.uri))
+    assert frames.to_pandas(run.uri, task="mine").equals(frames.to_pandas(task.uri))
     with pytest.raises(errors.DataError, match="did you mean 'mine'"):
         main(["inspect", run.uri, "--task", "mime"])
 
@@ -144,7 +146,7 @@ def test_mistakes_are_told_in_one_line(tmp_path):
         f"{task.uri} --start 12": "--start 12 is outside the 12 rows of split 'train'; give 0 to 11",
         f"{task.uri} --start -1": "--start -1 is outside",
         f"{task.uri} --rows -1": "--rows -1 is negative",
-        f"{task.uri} --task mine": "--task mine has no effect",
+        f"{task.uri} --task mine": "task 'mine' has no effect",
     }
     for arguments, message in mistakes.items():
         with pytest.raises(errors.DataError) as told:
