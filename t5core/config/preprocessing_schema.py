@@ -36,7 +36,8 @@ class FilterConfig(StrictModel):
     must_match: str | None = Field(default=None, description="regular expression that occurs somewhere in the text")
     must_not_match: str | None = None
     function: str | None = Field(
-        default=None, description="module.function of the columns (name -> text), true for what stays"
+        default=None,
+        description="module.function of the columns that its parameters name (all for **columns), true for what stays",
     )
     column: str | None = Field(
         default=None, description="column, or for tokens the feature, that is looked at; None: each has to pass"
@@ -51,7 +52,9 @@ class FilterConfig(StrictModel):
                 f"{', '.join(_CRITERIA)} in each"
             )
         if self.function is not None and self.column is not None:
-            raise ValueError(f"column={self.column!r} has no effect on a function, which gets every column; remove it")
+            raise ValueError(
+                f"column={self.column!r} has no effect on a function, which gets the columns that it names; remove it"
+            )
         if self.counts_tokens and self.column not in (None, "inputs", "targets"):
             raise ValueError(f"column={self.column!r} is not a feature; tokens are counted in 'inputs' or 'targets'")
         for name in ("must_match", "must_not_match"):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from t5core import errors, fingerprints, named, storage
 from t5core.config.data_schema import TaskConfig
 from t5core.config.preprocessing_schema import FilterConfig
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Filter(NamedTuple):
@@ -76,7 +78,7 @@ def fingerprint(task: TaskConfig, *, tokens: bool = True) -> str:
     entries = [entry for entry in task.filters if tokens or not entry.counts_tokens]
     named_ones = [entry.function for entry in entries if entry.function is not None]
     code = fingerprints.functions_fingerprint(
-        [_function(name, task=task.name) for name in named_ones],
+        [named.given(name, told=f"task {task.name!r}: filter function={name!r}") for name in named_ones],
         modules={name.rpartition(".")[0] for name in named_ones},
     )
     return storage.fingerprint([[entry.model_dump(exclude={"name"}) for entry in entries], code])
@@ -84,7 +86,7 @@ def fingerprint(task: TaskConfig, *, tokens: bool = True) -> str:
 
 def _predicate(entry: FilterConfig, *, task: str, columns: Sequence[str]) -> Callable[[Mapping[str, str]], bool]:
     if entry.function is not None:
-        return _function(entry.function, task=task)
+        return _function(entry.function, task=task, columns=columns)
     if entry.column is not None and entry.column not in columns:
         raise errors.ConfigError(
             f"task {task!r}: filter {entry.reason!r}: {errors.unknown_name('column', entry.column, columns)}"
@@ -107,11 +109,23 @@ def _test(entry: FilterConfig) -> Callable[[str], bool]:
     return lambda text: (search(text) is not None) == wanted
 
 
-def _function(name: str, *, task: str) -> Callable[..., Any]:
+def _function(name: str, *, task: str, columns: Sequence[str]) -> Callable[[Mapping[str, str]], bool]:
+    """Returns the user's function of a document: called with the columns that it names, or all for `**columns`."""
     told = f"task {task!r}: filter function={name!r}"
     function = named.given(name, told=told)
     try:
-        inspect.signature(function).bind({})
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise errors.ConfigError(f"{told} cannot be used: {error}; give module.function of the columns") from error
-    return function
+        raise errors.ConfigError(f"{told} cannot be used: {error}; give a function of {', '.join(columns)}") from error
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    taken = [parameter.name for parameter in parameters if parameter.kind in _BY_NAME]
+    used = [column for column in columns if takes_all or column in taken]
+    left = [parameter.name for parameter in parameters if _has_to_be_given(parameter) and parameter.name not in used]
+    if left or not used:
+        wrong = f"takes {left[0]!r}, which is no column that is read" if left else "takes no column"
+        raise errors.ConfigError(f"{told} {wrong}; give a function of {', '.join(columns)}, or of **columns")
+    return lambda document: bool(function(**{column: document[column] for column in used}))
+
+
+def _has_to_be_given(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (*_BY_NAME, parameter.POSITIONAL_ONLY) and parameter.default is parameter.empty

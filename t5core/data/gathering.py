@@ -120,6 +120,7 @@ class _Totals:
     def add(self, record: ShardRecord) -> None:
         self._dropped.update(record.dropped)
         self._noted.update(record.noted)
+        self._first = {**record.first, **self._first}
         self._truncated.update(record.truncated)
         self._unknown_tokens += record.unknown_tokens
 

@@ -6,7 +6,6 @@ small part of the cost.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from jaxtyping import Bool, Int, Int64
 from t5core.config.data_schema import TaskConfig
 from t5core.data import filters, philox, templates
 from t5core.data.chunks import Chunks, trimmed, with_end
-from t5core.data.documents import Document
+from t5core.data.documents import Document, Tally
 from t5core.data.noise import CAPPED, Denoiser, SpanCorruption, noise_table, resolved_denoisers
 from t5core.data.ragged import Ragged
 from t5core.data.spans import span_mask, with_sentinels
@@ -37,13 +36,13 @@ class Tokenised:
       sides: the tokens of each text, by feature; text without inputs is `targets`.
       texts: the texts themselves, in a supervised task, for its metrics to read.
       numbers: of the documents in their split.
-      dropped: how many documents are left out for their number of tokens, by reason.
+      dropped: the documents that are left out for their number of tokens, counted by reason.
     """
 
     sides: Mapping[str, Ragged]
     texts: Mapping[str, Sequence[str]]
     numbers: Int64[np.ndarray, " documents"]
-    dropped: Mapping[str, int]
+    dropped: Tally
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,10 +111,10 @@ class Objective:
         """Returns the tokens of `documents`, which have these `numbers` in their split; no pass changes them."""
         texts = self._texts(documents)
         sides = {side: encoded(self._vocabulary, lines) for side, lines in texts.items()}
-        kept, dropped = self._within_limits(sides)
+        kept, dropped = self._within_limits(sides, documents)
         places = np.flatnonzero(kept)
         return Tokenised(
-            sides=sides if not dropped else {side: tokens.only(kept) for side, tokens in sides.items()},
+            sides=sides if not dropped.counts else {side: tokens.only(kept) for side, tokens in sides.items()},
             texts={side: [lines[at] for at in places] for side, lines in texts.items()} if self._is_supervised else {},
             numbers=np.array(numbers, np.int64)[places],
             dropped=dropped,
@@ -132,15 +131,18 @@ class Objective:
         pieces = {side: templates.parse(getattr(config, side), setting=side) for side in self.sides}
         return {side: ["".join(_filled(parts, document)) for document in documents] for side, parts in pieces.items()}
 
-    def _within_limits(self, sides: Mapping[str, Ragged]) -> tuple[Bool[np.ndarray, " documents"], dict[str, int]]:
+    def _within_limits(
+        self, sides: Mapping[str, Ragged], documents: Sequence[Document]
+    ) -> tuple[Bool[np.ndarray, " documents"], Tally]:
         """Returns which documents have as many tokens as the filters ask for; a drop counts for the first of them."""
-        kept, dropped = np.ones(len(sides["targets"].sizes), bool), collections.Counter[str]()
+        kept, dropped = np.ones(len(documents), bool), Tally()
         for limit in self._limits:
             sizes = sides[limit.feature].sizes
             passes = (sizes >= limit.minimum) & (sizes <= (np.inf if limit.maximum is None else limit.maximum))
-            dropped[limit.reason] += int(np.count_nonzero(kept & ~passes))
+            for at in np.flatnonzero(kept & ~passes).tolist():
+                dropped.add(limit.reason, documents[at])
             kept &= passes
-        return kept, dict(+dropped)
+        return kept, dropped
 
     def examples(self, tokenised: Tokenised, *, seed: int) -> Examples:
         """Returns the examples of a pass, which `seed` tells from other passes."""

@@ -83,6 +83,7 @@ class ShardRecord(StrictModel):
     truncated: dict[str, int] = {}
     dropped: dict[str, int] = {}
     noted: dict[str, int] = {}
+    first: dict[str, str] = {}
     unknown_tokens: int = 0
     others: list[dict[str, Any]] = []
     sample: list[str] = []

@@ -61,17 +61,18 @@ class _Maker:
     def training(self, part: Part, folder: str) -> None:
         """Makes every pass over a piece at once, as the tokens of all passes are the same."""
         writers, sample = [self._writer() for _ in range(part.passes)], []
-        noted = [Counter[str]() for _ in writers]
+        noted, first = [Counter[str]() for _ in writers], dict[str, str]()
         for numbers, documents in _batches(self._source.numbered(TRAIN, piece=part.piece)):
             tokenised = self._objective.tokenise(documents, numbers=numbers)
+            first = {**tokenised.dropped.first, **first}
             for number, writer in enumerate(writers):
                 examples = self._objective.examples(tokenised, seed=pass_seed(self._run_seed, number))
                 noted[number].update(examples.noted)
-                writer.dropped.update(tokenised.dropped)
+                writer.dropped.update(tokenised.dropped.counts)
                 worker.report(len(writer.append(examples.features)))
             sample += self._sampled(documents)
         for number, writer in enumerate(writers):
-            record = _record(writer, noted[number]).model_copy(update={"sample": sample if number == 0 else []})
+            record = _record(writer, noted[number], first).model_copy(update={"sample": sample if number == 0 else []})
             writer.rows.save(f"{folder}/{part.file(number)}", record)
 
     def _sampled(self, documents: Sequence[Document]) -> list[str]:
@@ -82,7 +83,7 @@ class _Maker:
     def validation(self, part: Part, folder: str) -> None:
         """Makes the examples to validate on, as many as the task has at most."""
         writer, others, left = self._writer(), [], self._config.max_validation_examples
-        noted: Counter[str] = Counter()
+        noted, first = Counter[str](), dict[str, str]()
         for numbers, documents in _batches(self._source.numbered(VALIDATION)):
             if left == 0:
                 break
@@ -93,10 +94,11 @@ class _Maker:
                 features = {side: tokens.first(left) for side, tokens in features.items()}
                 left -= len(features["targets"].sizes)
             noted.update(examples.noted)
-            writer.dropped.update(tokenised.dropped)
+            writer.dropped.update(tokenised.dropped.counts)
+            first = {**tokenised.dropped.first, **first}
             kept = writer.append(features)
             others += [_texts(tokenised, number) for number in np.flatnonzero(kept).tolist()]
-        record = _record(writer, noted).model_copy(update={"others": others})
+        record = _record(writer, noted, first).model_copy(update={"others": others})
         writer.rows.save(f"{folder}/{part.file(0)}", record)
 
 
@@ -105,11 +107,12 @@ def _texts(tokenised: Tokenised, number: int) -> dict[str, str]:
     return {f"{side}_pretokenized": texts[number] for side, texts in tokenised.texts.items()}
 
 
-def _record(writer: ExampleWriter, noted: Counter[str]) -> ShardRecord:
+def _record(writer: ExampleWriter, noted: Counter[str], first: dict[str, str]) -> ShardRecord:
     return ShardRecord(
         truncated=dict(+writer.truncated),
         dropped=dict(+writer.dropped),
         noted=dict(noted),
+        first=first,
         unknown_tokens=writer.unknown_tokens,
     )
 

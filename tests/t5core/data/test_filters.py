@@ -33,6 +33,7 @@ def file(tmp_path):
         ({"must_match": r"[13]$"}, [1, 3, 11]),
         ({"must_not_match": "^line 1"}, [0, *range(2, 10)]),
         ({"function": f"{__package__}.filtering.is_even"}, [0, 2, 4, 6, 8, 10]),
+        ({"function": f"{__package__}.filtering.all_are_even"}, [0, 2, 4, 6, 8, 10]),
         ({"min_characters": 7, "column": "text"}, [10, 11]),
     ],
 )
@@ -82,7 +83,10 @@ def test_nothing_is_left(file):
         ({}, "a filter has one criterion, this one has none; write one of min_characters, max_characters, min_tokens"),
         ({"min_tokens": 1, "max_tokens": 2}, "a filter has one criterion, this one has min_tokens, max_tokens; write"),
         ({"must_match": "("}, "must_match='(' is not a regular expression: missing ), unterminated subpattern"),
-        ({"function": "a.b", "column": "text"}, "column='text' has no effect on a function, which gets every column"),
+        (
+            {"function": "a.b", "column": "text"},
+            "column='text' has no effect on a function, which gets the columns that it names",
+        ),
         ({"min_tokens": 1, "column": "text"}, "column='text' is not a feature; tokens are counted in 'inputs' or"),
     ],
 )
@@ -90,6 +94,13 @@ def test_what_is_no_filter(entry, message):
     with pytest.raises(pydantic.ValidationError) as caught:
         FilterConfig(**entry)
     assert str(caught.value.errors()[0]["ctx"]["error"]).startswith(message)
+
+
+def test_a_function_gets_the_columns_that_it_names(tmp_path):
+    (tmp_path / "a.tsv").write_text("text\tlabel\nsame\tsame\nother\tsame\n")
+    settings = {"objective": "supervised", "inputs": "{label}", "targets": "{text}"}
+    entry = {"function": f"{__package__}.filtering.of_others"}
+    assert kept(tmp_path / "a.tsv", entry, **settings) == ["other"]
 
 
 @pytest.mark.parametrize(
@@ -107,12 +118,17 @@ def test_what_is_no_filter(entry, message):
         (
             {"function": f"{__package__}.filtering.is_ever"},
             f"task 't': filter function='{__package__}.filtering.is_ever': unknown name in {__package__}.filtering "
-            "'is_ever'; did you mean 'is_even'? known: is_even",
+            "'is_ever'; did you mean 'is_even'? known: all_are_even, is_even, of_others",
+        ),
+        (
+            {"function": f"{__package__}.filtering.of_others"},
+            f"task 't': filter function='{__package__}.filtering.of_others' takes 'label', which is no column that is "
+            "read; give a function of text, or of **columns",
         ),
         (
             {"function": "importlib.invalidate_caches"},
-            "task 't': filter function='importlib.invalidate_caches' cannot be used: too many positional arguments; "
-            "give module.function of the columns",
+            "task 't': filter function='importlib.invalidate_caches' takes no column; give a function of text, or of "
+            "**columns",
         ),
     ],
 )
@@ -164,4 +180,8 @@ def test_token_filters_count_in_the_manifest(tmp_path):
     record = store.read_manifest(dataset.uri).splits["train"]
     assert record.dropped == {"min_tokens=4": 8, "long": 8}
     assert len(rows_of(dataset)["targets"]) == 8
-    assert record.remarks == ("8 dropped: long", "8 dropped: min_tokens=4")
+    assert record.first == {"min_tokens=4": f"{tmp_path}/a.txt:1", "long": f"{tmp_path}/a.txt:3"}
+    assert record.remarks == (
+        f"8 dropped: long (first: {tmp_path}/a.txt:3)",
+        f"8 dropped: min_tokens=4 (first: {tmp_path}/a.txt:1)",
+    )

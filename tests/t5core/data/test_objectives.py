@@ -47,7 +47,7 @@ def in_numpy(config, reference, *, batch):
         examples = objective.examples(tokenised, seed=SEED)
         for side in found:
             found[side] += split(examples.features[side])
-        for total, more in ((dropped, tokenised.dropped), (noted, examples.noted)):
+        for total, more in ((dropped, tokenised.dropped.counts), (noted, examples.noted)):
             for reason, count in more.items():
                 total[reason] = total.get(reason, 0) + count
     count = len(found["targets"])
