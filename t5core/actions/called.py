@@ -64,6 +64,12 @@ def _require_fit(function: Any, name: str, given: tuple[Any, ...], arguments: Ma
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return  # written in C: it does not tell
+    parameters = list(signature.parameters.values())
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    known = [parameter.name for parameter in parameters[len(given) :]]
+    unknown = next((key for key in arguments if key not in known and not takes_any), None)
+    if unknown is not None:
+        raise errors.ConfigError(f"{name}{signature}: {errors.unknown_name('argument', unknown, known)}")
     try:
         signature.bind(*given, **arguments)
     except TypeError as error:

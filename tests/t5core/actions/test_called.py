@@ -64,7 +64,7 @@ def test_a_class_is_made_with_the_arguments_and_keeps_its_memory():
         (
             f"{HERE}.loss_below",
             {"limit": 1, "limt": 2},
-            "cannot be called as (train_state, metrics_by_task, limit=..., limt=...): got an unexpected keyword argum",
+            "unknown argument 'limt'; did you mean 'limit'? known: limit, task",
         ),
         (f"{HERE}.Countdown", {}, "cannot be called as (): missing a required argument: 'n'"),
         (f"{HERE}.Countdown", {"n": 0}, f"{HERE}.Countdown refuses its arguments {{'n': 0}}: n counts from 1"),
