@@ -66,6 +66,17 @@ def trained_model(
     return trained
 
 
+def vocabulary_of(checkpoint: CheckpointRef) -> VocabularyRef | None:
+    """Returns the vocabulary that the run of `checkpoint` was trained with; None where no run tells it.
+
+    Raises:
+      IntegrityError: its file has changed.
+    """
+    directory = locating.run_of(checkpoint)
+    tells = directory is not None and any(stage.stage == "vocabulary" for stage in directory.stages())
+    return _OfRun(directory).vocabulary if directory is not None and tells else None
+
+
 class _OfImport:
     """What the record of an imported checkpoint says; None: it does not."""
 

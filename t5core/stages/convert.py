@@ -98,6 +98,8 @@ def _made(plan: ConversionPlan) -> Conversion:
     config = plan.config
     found = formats.read(plan.source, config.source)
     checkpoint, left_out = formats.write(plan.destination, found, config.destination, plan.source)
+    if config.destination.format == "huggingface":
+        left_out += _tokenizer(plan)
     conversion = Conversion(
         plan=plan,
         checkpoint=checkpoint,
@@ -110,6 +112,18 @@ def _made(plan: ConversionPlan) -> Conversion:
     records.write(_record_uri(plan), conversion)
     progress.say(f"convert: wrote {checkpoint} ({len(found.params)} parameters)")
     return conversion
+
+
+def _tokenizer(plan: ConversionPlan) -> list[str]:
+    """Writes the tokenizer beside a model of Hugging Face; returns what is left out of it."""
+    from t5core import trained
+    from t5core.importers import own, tokenizer_files
+
+    vocabulary = trained.vocabulary_of(own.reference(plan.source.uri)) if plan.source.format == "t5flow" else None
+    if vocabulary is None:
+        return [f"the tokenizer, as the source does not tell its vocabulary: add its {tokenizer_files.MODEL_FILE}"]
+    tokenizer_files.write(plan.destination, vocabulary)
+    return []
 
 
 def _record_uri(plan: ConversionPlan) -> str:

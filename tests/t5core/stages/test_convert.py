@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from t5core import errors, records, sharing
+from t5core import errors, records, sharing, storage
 from t5core.checkpoints import index
 from t5core.checkpoints.record import Provenance, SchedulePosition
 from t5core.checkpoints.store import CheckpointStore
@@ -17,6 +17,7 @@ from t5core.importers import contents, formats, own, parity, t5x
 from t5core.importers.__main__ import main
 from t5core.lock import RunLock
 from t5core.stages import convert
+from tests.t5core import trained_runs
 from tests.t5core.importers.making import HUGGINGFACE, T5X, architecture, made, saved
 
 
@@ -135,9 +136,19 @@ def run_of(tmp_path, found, *, config="model: {vocab_size: 40, emb_dim: 6, num_h
 def test_the_last_checkpoint_of_a_run_is_exported_and_what_has_no_place_is_said(tmp_path):
     run = run_of(tmp_path, made(step=9, num_decoder_layers=2, with_state=True))
     conversion, summary, _ = converted(tmp_path, f"source.uri={run}")
-    assert conversion.left_out == ["the optimiser's state", "the step (9)"]
+    tokenizer = "the tokenizer, as the source does not tell its vocabulary: add its spiece.model"
+    assert conversion.left_out == ["the optimiser's state", "the step (9)", tokenizer]
     assert parity_of(summary).left_out == conversion.left_out
     assert formats.detect(summary.checkpoint) == "huggingface"
+
+
+def test_a_run_that_tells_its_vocabulary_is_exported_with_the_tokenizer(tmp_path):
+    inputs = trained_runs.trained(tmp_path / "runs")
+    conversion, summary, _ = converted(tmp_path, f"source.uri={inputs.run.uri}")
+    assert not [what for what in conversion.left_out if "tokenizer" in what]
+    config = storage.read_json(f"{summary.checkpoint}/tokenizer_config.json")
+    assert config["extra_ids"] == inputs.vocabulary.extra_ids
+    assert converted(tmp_path, f"source.uri={inputs.run.uri}")[0].reused
 
 
 def test_a_checkpoint_of_an_unknown_model_is_refused_until_it_is_named(tmp_path):
