@@ -59,6 +59,7 @@ class Loop:
 
     Attributes:
       batches: opens the batches of the steps [start, stop).
+      first_step: at which the run began, wherever this stretch starts.
       commit: called with the state and its step wherever the schedule says so, where the run ends, and when a stop is
         asked for.
       report: called with the metrics of each chunk of steps; its return value True asks for a stop after the chunk.
@@ -69,6 +70,7 @@ class Loop:
 
     trainer: Trainer
     batches: Callable[[int, int], Batches]
+    first_step: int
     schedule: Schedule
     commit: Callable[[TrainState, int], None]
     report: Callable[[StepMetrics], bool]
@@ -100,7 +102,7 @@ class Loop:
 
     def _chunk_end(self, step: int) -> int:
         on_grid = [period * (step // period + 1) for period in (self.stats_period, *self.pause_periods)]
-        return 1 if step == 0 else min(*on_grid, self.schedule.next_commit(step))
+        return step + 1 if step == self.first_step else min(*on_grid, self.schedule.next_commit(step))
 
     def _is_told_to_stop(self, step: int) -> bool:
         """Tells whether some process was asked to stop, at a step that is the same for all of them."""

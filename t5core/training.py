@@ -87,6 +87,7 @@ def train_to(inputs: RunInputs, end: int, *, action_state: dict[str, Any], still
             loop = Loop(
                 trainer=trainer,
                 batches=_batches(inputs, trainer, first=before.schedule.data_start),
+                first_step=inputs.run.first_step,
                 schedule=schedule.of(inputs.run.config.train),
                 commit=commit,
                 report=report,

@@ -67,6 +67,7 @@ class TrainingRun:
         self._loop = Loop(
             trainer=self.trainer,
             batches=self._opened,
+            first_step=self.first_step,
             schedule=self.schedule,
             commit=self._commit,
             report=self._report,

@@ -30,13 +30,14 @@ def copied(state):
 class Recorder:
     """A loop whose commits and reports are kept; `on_report` sees each chunk."""
 
-    def __init__(self, *, on_report=lambda chunk: False, stats_period=2, stop=None):
+    def __init__(self, *, on_report=lambda chunk: False, stats_period=2, stop=None, first_step=0):
         self.commits, self.chunks = {}, []
         self.stop = StopRequest() if stop is None else stop
         self.on_report = on_report
         self.loop = Loop(
             trainer=trainer(),
             batches=tiny.batches,
+            first_step=first_step,
             schedule=SCHEDULE,
             commit=lambda state, step: self.commits.update({step: copied(state)}),
             report=self.report,
@@ -56,6 +57,18 @@ def test_commits_fall_on_the_schedule_and_reports_cover_each_step_once():
     assert sorted(recorder.commits) == [3, 4, 6, 8, 9]
     assert [(c.first, c.last) for c in recorder.chunks] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 6), (6, 8), (8, 9)]
     assert [len(c.sums) for c in recorder.chunks] == [1, 1, 1, 1, 2, 2, 1]
+
+
+@pytest.mark.parametrize("cuts", [[9], [5, 9], [6, 9]])
+def test_the_first_step_of_a_run_is_reported_alone_wherever_the_run_begins_and_is_cut(cuts):
+    """A run from another's checkpoint says where its loss began; a resumed one has the lines of an unbroken one."""
+    state = trainer().initial_state()
+    state, lines, step = state.replace(step=state.step + 4), [], 4
+    for end in cuts:
+        recorder = Recorder(first_step=4)
+        state, step = recorder.loop.run(state, step, end)
+        lines += [(chunk.first, chunk.last) for chunk in recorder.chunks]
+    assert lines == [(4, 5), (5, 6), (6, 8), (8, 9)]
 
 
 @pytest.mark.parametrize("cuts", [[9], [4, 9], [1, 2, 3, 5, 8, 9]])
