@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from t5core import agreement, errors
+from t5core import agreement, counting, errors
 from t5core.data.prefetch import Prefetcher
 from t5core.loop import Batches
 
@@ -137,8 +137,9 @@ class _InOrder:
         assert self._iterator is not None, "opened before"
         batch = next(self._iterator, _END)
         if batch is _END:
+            taken = counting.count(self._taken, "batch", "batches")
             raise errors.DataError(
-                f"the training dataset ended after {self._taken} batches, and step {step} needs another; repeat it, "
+                f"the training dataset ended after {taken}, and step {step} needs another; repeat it, "
                 f"add data, or lower total_steps or the batch size"
             )
         self._taken += 1

@@ -19,12 +19,16 @@ _MOST_DIFFERENCES = 3
 
 
 class RunInfo(StrictModel):
-    """Whose directory it is. `identity` names what may not change between two starts of one run."""
+    """Whose directory it is. `identity` names what may not change between two starts of one run.
+
+    `workflow` is the one that began the run, '' where that is not known.
+    """
 
     name: str
     identity: str
     seed: int
     created: str
+    workflow: str = ""
 
 
 class StageRecord(StrictModel):
@@ -118,19 +122,31 @@ class RunDirectory:
         return records.read(self.info_uri, RunInfo, otherwise=remedy)
 
     def claim(
-        self, resolved: ResolvedRun, *, identity: str, config_text: str, may_differ: Collection[str] = ()
+        self,
+        resolved: ResolvedRun,
+        *,
+        identity: str,
+        config_text: str,
+        may_differ: Collection[str] = (),
+        workflow: str = "",
     ) -> RunInfo:
         """Returns whose directory it is: this run's, from before or from now on; brings `config.yaml` up to date.
 
         `identity` is what two starts of one run have in common, `may_differ` the dotted keys of settings and
-        sections that play no part in it.
+        sections that play no part in it, `workflow` the name of the one that asks.
 
         Raises:
           RunDirectoryError: the directory is another run's, or holds something that no run has made.
         """
         info = self.check_claim(resolved, identity=identity, may_differ=may_differ)
         if info is None:
-            info = RunInfo(name=resolved.config.run.name, identity=identity, seed=resolved.seed, created=_now())
+            info = RunInfo(
+                name=resolved.config.run.name,
+                identity=identity,
+                seed=resolved.seed,
+                created=_now(),
+                workflow=workflow,
+            )
             storage.write_text(self.config_uri, config_text)
             records.write(self.info_uri, info)  # last: from here on the directory is taken
         elif self._stored_text() != config_text.encode("utf-8"):

@@ -8,12 +8,12 @@ from tasks import failures, owner, profiles
 
 
 @profiles.light_task()
-def resolve_config(config: PretrainConfig, overrides: list[str]) -> ResolvedRun:
-    """Settles every setting and claims the run directory."""
+def resolve_config(config: PretrainConfig, overrides: list[str], workflow: str = "pretrain") -> ResolvedRun:
+    """Settles every setting and claims the run directory for a run of `workflow`."""
     from t5core.stages import resolve
 
     with failures.retry_what_helps():
-        return resolve.resolve_run(config, overrides, owner=owner.current())
+        return resolve.resolve_run(config, overrides, owner=owner.current(), workflow=workflow)
 
 
 @profiles.light_task()

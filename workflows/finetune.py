@@ -32,4 +32,4 @@ def finetune(config: PretrainConfig = EXAMPLE, overrides: list[str] = []) -> Sum
         how the run ended and where its report lies
     """
     settled = import_parent(config=config, overrides=overrides)
-    return train_and_report(run=preflight(run=resolve_config(config=settled, overrides=[])))
+    return train_and_report(run=preflight(run=resolve_config(config=settled, overrides=[], workflow="finetune")))

@@ -12,7 +12,7 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t5core import errors
+from t5core import counting, errors
 
 MetricsByTask = Mapping[str, Mapping[str, Any]]
 
@@ -139,7 +139,8 @@ class EarlyStoppingAction(BaseAction):
     def reason(self) -> str:
         """Which metric stood still and for how long."""
         best = "none" if self._best is None else f"{self._best:.4g}"
-        return f"early stopping: {self._task}/{self._metric} no better than {best} for {self._bad} evaluations"
+        waited = counting.count(self._bad, "evaluation")
+        return f"early stopping: {self._task}/{self._metric} no better than {best} for {waited}"
 
 
 class TerminateOnNanAction(BaseAction):

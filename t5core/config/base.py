@@ -47,6 +47,16 @@ def _kinds(annotation: Any) -> set[Any]:
     return {annotation} if isinstance(annotation, type) else set()
 
 
+class Outcome(StrictModel):
+    """How something ended; `uri` is the summary of it. As text it is one line, the last that `pyflyte run` prints."""
+
+    status: str
+    uri: str
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.uri}"
+
+
 def require_plain(name: str, *, of: str, longest: int = 80) -> None:
     """Refuses a name that cannot be part of a path everywhere.
 

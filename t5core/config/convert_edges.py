@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from t5core.config.base import StrictModel
+from t5core.config.base import Outcome, StrictModel
 from t5core.config.convert_schema import ConvertConfig
 
 
@@ -41,16 +41,14 @@ class Conversion(StrictModel):
     reason: str
 
 
-class ConversionSummary(StrictModel):
+class ConversionSummary(Outcome):
     """How a conversion ended; `report` and `parity` are the files a person opens."""
 
     name: str
-    status: str
     source: str
     checkpoint: str
     step: int
     tensors: int
     largest_logits_difference: float
-    uri: str
     report: str
     parity: str

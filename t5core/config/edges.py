@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from t5core.config.base import StrictModel
+from t5core.config.base import Outcome, StrictModel
 from t5core.config.schema import PretrainConfig
 from t5core.metrics import json_numbers
 
@@ -161,13 +161,11 @@ class Cursor(StrictModel):
     action_state: json_numbers.AnyState = {}
 
 
-class Summary(StrictModel):
+class Summary(Outcome):
     """How a run ended; `report` and `uri` are the files a person opens."""
 
     run_name: str
-    status: str
     final_step: int
     stop_reason: str
     state_digest: str
-    uri: str
     report: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from t5core.config.base import StrictModel
+from t5core.config.base import Outcome, StrictModel
 from t5core.config.edges import CheckpointRef, DatasetRef, Evaluation, ResolvedRun, VocabularyRef
 from t5core.config.evaluate_schema import EvaluationConfig
 
@@ -38,18 +38,16 @@ class EvaluatedCheckpoint(StrictModel):
     reason: str
 
 
-class EvaluationSummary(StrictModel):
+class EvaluationSummary(Outcome):
     """How an evaluation ended; `table` (JSON), `csv` and `report` are the files that a person opens.
 
     `reason` says why it was skipped, '' where it was not.
     """
 
     name: str
-    status: str
     reason: str = ""
     checkpoints: int
     reused: int
-    uri: str
     table: str
     csv: str
     report: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from t5core.config.base import StrictModel
+from t5core.config.base import Outcome, StrictModel
 from t5core.config.edges import CheckpointRef, VocabularyRef
 from t5core.config.infer_schema import InferConfig
 from t5core.config.schema import ModelConfig
@@ -74,17 +74,15 @@ class ShardRef(StrictModel):
     reason: str
 
 
-class InferSummary(StrictModel):
+class InferSummary(Outcome):
     """How a batch prediction ended; `predictions`, `parquet` and `report` are the files a person opens."""
 
     name: str
-    status: str
     rows: int
     bad_rows: int
     shards: int
     reused_shards: int
     checkpoint: CheckpointRef
-    uri: str
     report: str
     predictions: str
     parquet: str

@@ -8,12 +8,12 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 
-from t5core import errors, storage
+from t5core import counting, errors, storage
 from t5core.data import manifest, spelling, store, unpacking
 from t5core.data.manifest import Manifest
 from t5core.data.unpacking import StoredExample
 from t5core.data.vocabulary_lookup import AnyVocabulary
-from t5core.report import figures, plain, tables
+from t5core.report import plain, tables
 from t5core.report.tables import Table
 from t5core.rundir import RunDirectory
 
@@ -149,8 +149,8 @@ def row_lines(uri: str, selection: Selection, vocabulary: AnyVocabulary) -> Iter
 
 def _head(row: int, examples: list[StoredExample]) -> str:
     inputs, targets = (sum(len(getattr(example, side)) for example in examples) for side in ("inputs", "targets"))
-    count = figures.count(len(examples), "example")
-    return f"row {row:,}: {count}, {inputs} tokens of inputs and {targets} of targets"
+    count = counting.count(len(examples), "example")
+    return f"row {row:,}: {count}, {counting.count(inputs, 'token')} of inputs and {targets} of targets"
 
 
 def _side_by_side(example: StoredExample, vocabulary: AnyVocabulary, *, width: int) -> Iterator[str]:

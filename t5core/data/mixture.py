@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Int
 
-from t5core import errors, progress, storage
+from t5core import counting, errors, progress, storage
 from t5core.config.data_schema import TaskConfig
 from t5core.config.edges import DatasetRef, ResolvedRun, VocabularyRef
 from t5core.data import converters, manifest, ordering, packing, store
@@ -49,8 +49,9 @@ def assemble_mixture(run: ResolvedRun, *, vocabulary: VocabularyRef, tasks: Sequ
 
     reference = manifest.reuse_or_make(root, mixture_name(run), parts, make)
     if reference.rows < run.config.train.batch_size:
+        rows = counting.count(reference.rows, "row")
         raise errors.DataError(
-            f"the tasks give {reference.rows} rows, fewer than one batch of {run.config.train.batch_size}; "
+            f"the tasks give {rows}, fewer than one batch of {run.config.train.batch_size}; "
             "add data, lower train.batch_size or set data.pack=false"
         )
     return reference
@@ -103,8 +104,9 @@ def planned_reads(rates: Mapping[str, float | None], rows: Mapping[str, int]) ->
     reads = {name: max(rows[name], round(total * share)) for name, share in shares.items()}
     for name, count in reads.items():
         if count > MAX_EPOCHS * rows[name]:
+            examples = counting.count(rows[name], "example")
             raise errors.ConfigError(
-                f"task {name!r} has {rows[name]} examples and would be read {count / rows[name]:.0f} times to make up "
+                f"task {name!r} has {examples} and would be read {count / rows[name]:.0f} times to make up "
                 f"{shares[name]:.3g} of the mixture; at most {MAX_EPOCHS} is sensible: lower its rate or add data"
             )
     return reads

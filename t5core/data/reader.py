@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int
 
-from t5core import errors
+from t5core import counting, errors
 from t5core.data import ordering, store
 from t5core.data.converters import FeatureConverter
 from t5core.data.prefetch import Prefetcher
@@ -34,8 +34,9 @@ class BatchReader:
         self._converter = converter
         self.batch_size = batch_size
         if self._rows.num_rows < batch_size:
+            held = counting.count(self._rows.num_rows, "row")
             raise errors.DataError(
-                f"{uri} holds {self._rows.num_rows} rows of {split!r}, fewer than one batch of {batch_size}; "
+                f"{uri} holds {held} of {split!r}, fewer than one batch of {batch_size}; "
                 "add data or lower the batch size"
             )
 

@@ -12,7 +12,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from t5core import errors, progress
+from t5core import counting, errors, progress
 from t5core.data import vocabulary_content
 from t5core.dataset_config import DatasetConfig
 
@@ -78,8 +78,8 @@ def training_dataset(
     found = sum(1 for _ in once.take(rows))
     if found < rows:
         raise errors.DataError(
-            f"split {cfg.split!r} of {cfg.name!r} gives {found} rows in all, fewer than the {rows} of a batch; "
-            f"add data, filter less, or lower the batch size"
+            f"split {cfg.split!r} of {cfg.name!r} gives {counting.count(found, 'row')} in all, fewer than the "
+            f"{rows} of a batch; add data, filter less, or lower the batch size"
         )
     return seqio.get_dataset(**arguments, shuffle=cfg.shuffle, num_epochs=num_epochs, batch_size=rows)
 

@@ -8,7 +8,7 @@ import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
-from t5core import errors, storage
+from t5core import counting, errors, storage
 from t5core.config.data_schema import DataConfig, TaskConfig
 from t5core.data import corpus, files, filters, pieces, plain_rows, templates
 from t5core.data.documents import Document, HoldOut, Share, Tally, hold_out_all, key_hash
@@ -199,8 +199,8 @@ class TaskSource:
                 f"task {name!r}: nothing is left to train on in {where}: {dropped}; look at its text and its filters"
             )
         raise errors.DataError(
-            f"task {name!r}: nothing is left to train on in {where}, as all {documents[VALIDATION]} documents are "
-            "held out; add text or lower validation_fraction"
+            f"task {name!r}: nothing is left to train on in {where}, as all that it has is held out "
+            f"({counting.count(documents[VALIDATION], 'document')}); add text or lower validation_fraction"
         )
 
     def numbered(self, split: str, *, piece: tuple[int, Piece] | None = None) -> Iterator[tuple[int, Document]]:
@@ -306,7 +306,8 @@ def scanned(task: TaskConfig, data: DataConfig) -> Scan:
         if task.validation_files:
             what = f"its validation_files give no documents{_spelt(scan.dropped[VALIDATION])}; mend them"
         else:
-            what = f"none of its {scan.documents[TRAIN]} documents is held out for validation; name validation_files"
+            whole = counting.count(scan.documents[TRAIN], "document")
+            what = f"none of its {whole} is held out for validation; name validation_files"
         raise errors.DataError(f"task {task.name!r}: {what}, or set data.allow_missing_split=true")
     return scan
 

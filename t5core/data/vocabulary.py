@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from t5core import errors, storage
+from t5core import counting, errors, storage
 from t5core.config.edges import VocabularyRef
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
@@ -227,7 +227,9 @@ def _processor(model: bytes, *, extra_ids: int, origin: str) -> tuple[Any, int]:
         raise errors.DataError(f"{origin} is not a SentencePiece model; name a .model file")
     own = own_sentinels(piece.piece for piece in reversed(proto.pieces))
     if own and extra_ids:
-        raise errors.DataError(f"{origin} brings {own} sentinels of its own; set data.vocabulary.extra_ids=0")
+        raise errors.DataError(
+            f"{origin} brings {counting.count(own, 'sentinel')} of its own; set data.vocabulary.extra_ids=0"
+        )
     for index in reversed(range(extra_ids)):
         proto.pieces.add(piece=f"▁<extra_id_{index}>", score=0.0, type=proto.SentencePiece.USER_DEFINED)
     processor = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())

@@ -6,7 +6,7 @@ import collections
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from t5core import errors, storage
+from t5core import counting, errors, storage
 from t5core.config.base import StrictModel
 from t5core.config.edges import DatasetRef, ResolvedRun, VocabularyRef
 from t5core.config.schema import PretrainConfig
@@ -198,8 +198,8 @@ def _check_sentinels(vocabulary: SentencePieceVocabulary | ByteVocabulary, *, or
     stray = vocabulary.stray_sentinels
     if stray:
         raise errors.DataError(
-            f"{origin} has {len(stray)} sentinels out of order, {stray[0]!r} before others; T5 counts them down to "
-            "'<extra_id_0>' at the very end: write the model again in that order"
+            f"{origin} has {counting.count(len(stray), 'sentinel')} out of order, {stray[0]!r} before others; "
+            "T5 counts them down to '<extra_id_0>' at the very end: write the model again in that order"
         )
     for index in range(vocabulary.sentinels):
         read = vocabulary.decode([vocabulary.sentinel(index)])

@@ -1,258 +1,105 @@
-"""The curves of a run as inline SVG.
-
-Drawn by hand, not by a plotting library, so that colours come from the page's style sheet (and follow light, dark and
-print), text stays text, and the same records give the same bytes in a few kilobytes.
-"""
+"""Which curves are drawn: those of a run, and those of an evaluation of several checkpoints."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from markupsafe import Markup, escape
-
+from t5core.config import edges
+from t5core.config.data_schema import MIXTURE
 from t5core.report import figures
-from t5core.report.gather import LOSS, RunRecord, Series
+from t5core.report.gather import LOSS, RunRecord, Series, in_order
+from t5core.report.plot import Chart, Line
 from t5core.report.summary import leading_metrics
 
-WIDTH, HEIGHT = 520, 250
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 30
-MOST_POINTS = 600
-COLORS = 8
-
-Point = tuple[float, float]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Line:
-    """One curve. `color` counts from 0 and picks colour and marker; `dots` marks each point, for sparse curves."""
-
-    label: str
-    points: tuple[Point, ...]
-    color: int
-    dots: bool
-
-    @property
-    def finite(self) -> tuple[Point, ...]:
-        """The points that can be drawn."""
-        return tuple(point for point in self.points if math.isfinite(point[1]))
+ACCURACY = "accuracy"
+_TITLES = {
+    LOSS: "Loss per target token",
+    ACCURACY: "Accuracy of the next token",
+    "learning_rate": "Learning rate",
+    "learning_rate/current": "Learning rate",
+    "timing/target_tokens_per_second": "Target tokens per second",
+}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Chart:
-    """Curves over steps. `boundaries` are steps where a segment ended, `evaluations` steps that were evaluated."""
-
-    title: str
-    lines: tuple[Line, ...]
-    boundaries: tuple[int, ...]
-    evaluations: tuple[int, ...]
-    from_zero: bool = False
-
-    @property
-    def note(self) -> str:
-        """What the curves leave out, in a sentence; '' when nothing."""
-        broken = [(line.label, step, value) for line in self.lines for step, value in _broken(line)[:1]]
-        notes = [f"{label}: {figures.number(value)} at step {int(step):,}" for label, step, value in broken]
-        thinned = [math.ceil(len(line.points) / MOST_POINTS) for line in self.lines if len(line.points) > MOST_POINTS]
-        if thinned:
-            notes.append(f"a point is the mean of {max(thinned)} records")
-        return "; ".join(notes)
-
-    @property
-    def svg(self) -> Markup:
-        """The chart without its title and legend, which the page sets as text around it."""
-        return _draw(self)
-
-
-def charts_of(record: RunRecord) -> tuple[Chart, ...]:
+def of_run(record: RunRecord) -> tuple[Chart, ...]:
     """Returns the charts that the metrics of `record` can fill: loss, accuracy, rates, then each task's own metrics."""
     train = next(iter(record.series_of("train")), None)
     evaluated = {series.task: series for series in record.series_of("training_eval")}
     decoded = {series.task: series for series in record.series_of("inference_eval")}
-    colors = {task: 1 + index for index, task in enumerate(sorted({*evaluated, *decoded}))}
-    beside = {task: (colors[task], series) for task, series in evaluated.items()}
-    candidates = [
-        _chart(record, "Loss per target token", LOSS, train, beside),
-        _chart(record, "Accuracy of the next token", "accuracy", train, beside),
-        _chart(record, "Learning rate", "learning_rate", train, {}),
-        _chart(record, "Target tokens per second", "timing/target_tokens_per_second", train, {}, from_zero=True),
+    lines = _Lines(in_order({*evaluated, *decoded}, record.tasks))
+    # The rate of the last step where that is recorded: the mean of a stretch, drawn at its end, would come late.
+    known = train.metrics() if train else ()
+    rate = "learning_rate/current" if "learning_rate/current" in known else "learning_rate"
+    charts = [
+        _chart(LOSS, [*lines.of_training(train, LOSS), *lines.of_tasks(evaluated, LOSS)]),
+        _chart(ACCURACY, [*lines.of_training(train, ACCURACY), *lines.of_tasks(evaluated, ACCURACY)]),
+        _chart(rate, lines.of_training(train, rate)),
+        _chart("timing/target_tokens_per_second", lines.of_training(train, "timing/target_tokens_per_second")),
+        *lines.of_each_task(decoded, {task: leading_metrics(series.metrics()) for task, series in decoded.items()}),
     ]
-    for task, series in decoded.items():
-        for metric in leading_metrics(series.metrics()):
-            candidates.append(
-                _chart(record, f"{task}: {figures.label(metric)}", metric, None, {task: (colors[task], series)})
-            )
-    return tuple(chart for chart in candidates if chart.lines)
+    marks = {
+        "start": record.first_step,
+        "boundaries": tuple(segment.end for segment in record.segments),
+        "evaluations": tuple(evaluation.step for evaluation in record.evaluations),
+    }
+    return tuple(dataclasses.replace(chart, **marks) for chart in charts if chart.lines)
 
 
-def _chart(
-    record: RunRecord,
-    title: str,
-    metric: str,
-    train: Series | None,
-    tasks: dict[str, tuple[int, Series]],
-    *,
-    from_zero: bool = False,
-) -> Chart:
-    """Returns the chart of one metric: training's curve when there is one, then a dotted one for each task."""
-    trained = train.points(metric) if train else ()
-    lines = [Line(label="training", points=trained, color=0, dots=len(trained) == 1)] if trained else []
-    for task, (color, series) in tasks.items():
-        if points := series.points(metric):
-            lines.append(Line(label=f"{task}, validation", points=points, color=color, dots=True))
+def of_evaluations(evaluations: Sequence[edges.Evaluation], tasks: Iterable[str]) -> tuple[Chart, ...]:
+    """Returns the charts of the leading metrics of `evaluations`, which come in the order of steps.
+
+    `tasks` are in the order of the configuration. There are no charts of a single step.
+    """
+    if len(evaluations) < 2:
+        return ()
+    rows: dict[str, list[dict[str, float]]] = {}
+    for evaluation in evaluations:
+        for task, metrics in evaluation.metrics.items():
+            rows.setdefault(task, []).append({"step": evaluation.step, **metrics})
+    series = {task: Series(stage="evaluation", task=task, rows=tuple(found)) for task, found in rows.items()}
+    lines = _Lines(in_order(series, tasks))
+    shared = (LOSS, ACCURACY)
+    own = {task: [m for m in leading_metrics(one.metrics()) if m not in shared] for task, one in series.items()}
+    charts = [_chart(metric, lines.of_tasks(series, metric)) for metric in shared]
+    charts += lines.of_each_task(series, own)
+    return tuple(dataclasses.replace(chart, start=evaluations[0].step) for chart in charts if chart.lines)
+
+
+class _Lines:
+    """Makes the curves of a page, where each task looks the same in all charts."""
+
+    def __init__(self, tasks: Sequence[str]) -> None:
+        self._tasks = tasks
+
+    def of_training(self, series: Series | None, metric: str) -> list[Line]:
+        """Returns the curve of what training recorded, where it did."""
+        points = series.points(metric) if series else ()
+        return [Line(label="training", points=points, color=0, dots=len(points) == 1)] if points else []
+
+    def of_tasks(self, series: Mapping[str, Series], metric: str) -> list[Line]:
+        """Returns the curve of each task that has the metric, in the order of the tasks."""
+        return [
+            Line(label=f"{task}, validation", points=points, color=color, dots=True, is_whole=task == MIXTURE)
+            for color, task in enumerate(self._tasks, start=1)
+            if task in series and (points := series[task].points(metric))
+        ]
+
+    def of_each_task(self, series: Mapping[str, Series], metrics: Mapping[str, Sequence[str]]) -> list[Chart]:
+        """Returns a chart for each task and each of its `metrics`."""
+        return [
+            _chart(metric, self.of_tasks({task: series[task]}, metric), task=task)
+            for task in self._tasks
+            for metric in metrics.get(task, ())
+        ]
+
+
+def _chart(metric: str, lines: Sequence[Line], *, task: str = "") -> Chart:
+    bounds = figures.bounds(metric) if task else None
     return Chart(
-        title=title,
+        title=f"{task}: {figures.label(metric)}" if task else _TITLES[metric],
         lines=tuple(lines),
-        boundaries=tuple(segment.end for segment in record.segments),
-        evaluations=tuple(evaluation.step for evaluation in record.evaluations),
-        from_zero=from_zero,
+        bounds=bounds,
+        unit=" %" if bounds == (0.0, 100.0) else "",
+        from_zero=metric.startswith("timing/"),
     )
-
-
-def _broken(line: Line) -> list[Point]:
-    return [point for point in line.points if not math.isfinite(point[1])]
-
-
-def ticks(low: float, high: float, *, most: int) -> tuple[float, ...]:
-    """Returns round values inside [low, high]: multiples of 1, 2 or 5 times a power of ten, `most` steps or fewer."""
-    rough = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return tuple(round(index * step, 12 - math.floor(math.log10(step))) for index in range(first, last + 1))
-
-
-def tick_labels(values: Sequence[float]) -> list[str]:
-    """Returns the labels of `ticks`, no two alike: as many decimals as the step between them needs, thousands as k."""
-    step = values[1] - values[0] if len(values) > 1 else abs(values[0])
-    if max(map(abs, values)) >= 1e4:
-        return [_in_thousands(value) for value in values]
-    if step < 1e-4:
-        return [figures.number(value) for value in values]
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    return [f"{value:,.{decimals}f}" if value else "0" for value in values]
-
-
-def _in_thousands(value: float) -> str:
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
-
-
-def thinned(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Returns at most MOST_POINTS points: the means of equal runs of `points`, or `points` when they are few."""
-    size = math.ceil(len(points) / MOST_POINTS)
-    if size <= 1:
-        return tuple(points)
-    runs = (points[start : start + size] for start in range(0, len(points), size))
-    return tuple((sum(x for x, _ in run) / len(run), sum(y for _, y in run) / len(run)) for run in runs)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Frame:
-    """The rectangle that values are drawn into."""
-
-    steps: Point
-    values: Point
-
-    def x(self, step: float) -> float:
-        low, high = self.steps
-        return LEFT + (WIDTH - LEFT - RIGHT) * (step - low) / (high - low)
-
-    def y(self, value: float) -> float:
-        low, high = self.values
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - low) / (high - low)
-
-    def at(self, point: Point) -> str:
-        return f"{self.x(point[0]):.1f},{self.y(point[1]):.1f}"
-
-
-def _frame(chart: Chart) -> _Frame | None:
-    """Returns a frame around everything finite; None when nothing is."""
-    finite = [point for line in chart.lines for point in line.finite]
-    if not finite:
-        return None
-    values = [value for _, value in finite] + ([0.0] if chart.from_zero else [])
-    low, high = min(values), max(values)
-    # A curve that stands still would otherwise be all rounding noise.
-    margin = 0.06 * (high - low) if high - low > 1e-3 * abs(high) else 0.5 * abs(high) or 1.0
-    bottom = 0.0 if 0 <= low < margin else low - margin
-    last = max(step for line in chart.lines for step, _ in line.points)
-    return _Frame(steps=(0.0, max(last, 1.0)), values=(bottom, high + margin))
-
-
-def _draw(chart: Chart) -> Markup:
-    frame = _frame(chart)
-    name = escape(f"{chart.title} by step: {'; '.join(map(_in_words, chart.lines))}")
-    head = Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, HEIGHT, name)
-    if frame is None:
-        text = f'<text class="empty" x="{WIDTH / 2:g}" y="{HEIGHT / 2:g}">no finite value was recorded</text>'
-        return Markup("{}{}</svg>").format(head, Markup(text))
-    parts = itertools.chain(_axes(frame), _marks(chart, frame), *(_curve(line, frame) for line in chart.lines))
-    return Markup("{}{}</svg>").format(head, Markup("").join(parts))
-
-
-def _in_words(line: Line) -> str:
-    (first, before), (last, after) = line.points[0], line.points[-1]
-    return (
-        f"{line.label} {figures.number(before)} at step {int(first):,}, {figures.number(after)} at step {int(last):,}"
-    )
-
-
-def _axes(frame: _Frame) -> Iterator[Markup]:
-    values = ticks(*frame.values, most=6)
-    for value, label in zip(values, tick_labels(values), strict=True):
-        y = f"{frame.y(value):.1f}"
-        yield Markup(f'<path class="grid" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>')
-        yield Markup('<text class="left" x="{}" y="{}">{}</text>').format(LEFT - 7, y, label)
-    steps = [step for step in ticks(*frame.steps, most=6) if step == int(step)]
-    for step, label in zip(steps, tick_labels(steps), strict=True):
-        yield Markup('<text class="below" x="{}" y="{}">{}</text>').format(f"{frame.x(step):.1f}", HEIGHT - 9, label)
-    yield Markup(f'<path class="axis" d="M{LEFT} {HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>')
-
-
-def _marks(chart: Chart, frame: _Frame) -> Iterator[Markup]:
-    base = HEIGHT - BOTTOM
-    for step in chart.boundaries:
-        if step <= frame.steps[1]:
-            x = f"{frame.x(step):.1f}"
-            title = f"<title>a segment ends at step {step:,}</title>"
-            yield Markup(f'<path class="boundary" d="M{x} {TOP}V{base}">{title}</path>')
-    for step in chart.evaluations:
-        if step <= frame.steps[1]:
-            x = f"{frame.x(step):.1f}"
-            title = f"<title>evaluated at step {step:,}</title>"
-            yield Markup(f'<path class="evaluated" d="M{x} {base}l-4 7h8z">{title}</path>')
-
-
-def _curve(line: Line, frame: _Frame) -> Iterator[Markup]:
-    color = line.color % COLORS
-    groups = itertools.groupby(thinned(line.points), key=lambda point: math.isfinite(point[1]))
-    paths = ["M" + "L".join(map(frame.at, points)) for finite, points in groups if finite]
-    yield Markup(f'<path class="line c{color}" d="{"".join(paths)}"/>')
-    if line.dots:
-        for step, value in line.finite:
-            title = escape(f"{line.label}, step {int(step):,}: {figures.number(value)}")
-            yield Markup('<path class="dot c{}" d="{}"><title>{}</title></path>').format(
-                color, marker(line.color, frame.x(step), frame.y(value)), title
-            )
-    for step, value in _broken(line)[:1]:
-        x = f"{frame.x(step):.1f}"
-        title = escape(f"{line.label}: {figures.number(value)} at step {int(step):,}")
-        yield Markup('<path class="broken" d="M{} {}l8 8m0 -8l-8 8"><title>{}</title></path>').format(
-            f"{float(x) - 4:.1f}", TOP, title
-        )
-
-
-def marker(color: int, x: float, y: float) -> str:
-    """Returns the path of a small shape at (x, y); neighbouring colours have different shapes."""
-    shapes = (
-        "m-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",
-        "m-3.2 -3.2h6.4v6.4h-6.4z",
-        "m0 -4.4l4 7.2h-8z",
-        "m0 -4.6l4.6 4.6l-4.6 4.6l-4.6 -4.6z",
-    )
-    return f"M{x:.1f} {y:.1f}{shapes[color % len(shapes)]}"

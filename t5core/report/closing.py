@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pathlib
-import shlex
-import shutil
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,9 +9,9 @@ from typing import Any
 from t5core import errors, publishing
 from t5core.config import edges
 from t5core.metrics import json_numbers
-from t5core.report import figures
-from t5core.report.gather import LOSS, RunRecord, gather, join
-from t5core.report.summary import leading_metrics, training_in_words
+from t5core.report import figures, ideas
+from t5core.report.gather import LOSS, RunRecord, gather, in_order
+from t5core.report.summary import leading_metrics, training_in_words, what_helps_a_run
 
 WIDTH = 96
 
@@ -38,7 +32,7 @@ def closing_lines(summary: edges.Summary) -> list[str]:
         _headline(content),
         _failure(content),
         _loss(content),
-        _evaluation(content),
+        _evaluation(record, content),
         _publication(record),
         _places(summary, content),
         _stages(content),
@@ -67,8 +61,12 @@ def _failure(content: Mapping[str, Any]) -> list[str]:
     failure = content["failure"]
     if not failure:
         return []
-    text = f"{failure['where']}: {failure['why']}"
-    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
+    texts = (f"{failure['where']}: {failure['why']}", what_helps_a_run(content))
+    return [
+        line
+        for text in texts
+        for line in textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
+    ]
 
 
 def _loss(content: Mapping[str, Any]) -> list[str]:
@@ -81,12 +79,13 @@ def _loss(content: Mapping[str, Any]) -> list[str]:
     return [f"  training loss per target token   {shown}   ({', '.join(filter(None, remarks))})"]
 
 
-def _evaluation(content: Mapping[str, Any]) -> list[str]:
+def _evaluation(record: RunRecord, content: Mapping[str, Any]) -> list[str]:
     if not content["metrics"]:
         return []
     lines = [f"  validation at step {content['evaluations'][-1]['step']:,} (loss per target token)"]
     width = max(len(task) for task in content["metrics"])
-    for task, values in content["metrics"].items():
+    for task in in_order(content["metrics"], record.tasks):
+        values = content["metrics"][task]
         shown = {name: figures.number(json_numbers.decode(values[name])) for name in leading_metrics(values)}
         pieces = (f"{'loss' if name == LOSS else name} {value}" for name, value in shown.items())
         lines += _glued(f"    {task:<{width}}   ", pieces)
@@ -132,10 +131,10 @@ def _stages(content: Mapping[str, Any]) -> list[str]:
     ]
     segments, evaluations = content["segments"], content["evaluations"]
     if segments:
-        rows.append(("train", _cost(segments), training_in_words(content)))
+        rows.append(("train", _cost(segments), _past(segments) + training_in_words(content)))
     if evaluations:
         steps = ", ".join(f"{evaluation['step']:,}" for evaluation in evaluations)
-        rows.append(("evaluate", _cost(evaluations), f"at step {steps}"))
+        rows.append(("evaluate", _cost(evaluations), f"{_past(evaluations)}at step {steps}"))
     widths = (max((len(row[0]) for row in rows), default=0), max((len(row[1]) for row in rows), default=0))
     return ["  stages", *(line for row in rows for line in _row(*row, widths=widths))] if rows else []
 
@@ -145,37 +144,12 @@ def _cost(parts: Sequence[Mapping[str, Any]]) -> str:
     return figures.duration(sum(fresh)) if fresh else "reused"
 
 
-def _command(record: RunRecord, *overrides: str) -> str:
-    config = shlex.quote(join(record.uri, "config.yaml"))
-    extra = f" --overrides {shlex.quote(json.dumps(overrides))}" if overrides else ""
-    workflow = "finetune" if record.config.get("run", {}).get("init_from") else "pretrain"
-    return f"{_program('pyflyte')} run workflows/{workflow}.py --config {config}{extra}"
-
-
-def _program(name: str) -> str:
-    """Returns how a shell finds `name`: bare when it is on the PATH, by its folder when it lies beside this Python."""
-    beside = pathlib.Path(sys.executable).with_name(name)
-    return name if shutil.which(name) or not beside.exists() else os.path.relpath(beside)
-
-
-def _ideas(record: RunRecord, content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields reasons and commands worth running; a variant of a setting needs the configuration to start from."""
-    run, train = record.config.get("run", {}), record.config.get("train", {})
-    beside = f"run.name={record.name}-2"
-    if content["status"] == "failed":
-        where = f"go on from step {content['final_step']:,}" if content["checkpoint"] else "start again"
-        yield f"{where} when the cause is mended", _command(record)
-    elif content["status"] == "stopped" and "learning_rate" in train:
-        rate = train["learning_rate"]["base_learning_rate"] / 2
-        lower = f"train.learning_rate.base_learning_rate={rate:g}"
-        yield "try half the learning rate, beside this run", _command(record, beside, lower)
-    elif "total_steps" in train and run.get("seed") is not None:
-        yield "train on from here", _command(record, f"train.total_steps={2 * train['total_steps']}")
-        yield "see how much the seed matters", _command(record, beside, f"run.seed={run['seed'] + 1}")
-    if record.series:
-        yield "watch the curves", f"{_program('tensorboard')} --logdir {shlex.quote(join(record.uri, 'metrics'))}"
+def _past(parts: Sequence[Mapping[str, Any]]) -> str:
+    """Returns what the parts took when they were made, where all of them are reused."""
+    seconds = sum(part["seconds"] for part in parts)
+    return f"took {figures.duration(seconds)}; " if seconds and all(part["reused"] for part in parts) else ""
 
 
 def _next(record: RunRecord, content: Mapping[str, Any]) -> list[str]:
-    lines = [line for why, command in _ideas(record, content) for line in (f"    {why}:", f"      {command}")]
+    lines = [line for why, command in ideas.ideas(record, content) for line in (f"    {why}:", f"      {command}")]
     return ["  next", *lines] if lines else []

@@ -14,8 +14,8 @@ from t5core.config import yaml_text
 from t5core.config.edges import Evaluation
 from t5core.config.evaluate_edges import EvaluatedCheckpoint, EvaluationPlan, EvaluationSummary
 from t5core.metrics import json_numbers
-from t5core.report import figures, rendering, tables
-from t5core.report.summary import Failure
+from t5core.report import charts, figures, rendering, tables
+from t5core.report.summary import Failure, what_helps
 from t5core.report.tables import Table
 from t5core.rundir import RunDirectory, StageRecord
 
@@ -99,12 +99,14 @@ def as_csv(evaluations: Sequence[Evaluation]) -> str:
     return text.getvalue()
 
 
-def closing_lines(summary: EvaluationSummary, results: Sequence[EvaluatedCheckpoint]) -> list[str]:
+def closing_lines(
+    plan: EvaluationPlan, summary: EvaluationSummary, results: Sequence[EvaluatedCheckpoint]
+) -> list[str]:
     """Returns what to print at the end: the leading metrics by step, and where all of them lie."""
     found = sorted((result.evaluation for result in results), key=lambda evaluation: evaluation.step)
     fresh = summary.checkpoints - summary.reused
     lines = ["", f"evaluation {summary.name}: {fresh} measured, {summary.reused} reused", ""]
-    for table in tables.evaluation_tables(found, rest=False):
+    for table in tables.evaluation_tables(found, _tasks(plan), rest=False):
         lines += [f"  {table.caption}", *_aligned(table), ""]
     return [
         *lines,
@@ -127,8 +129,11 @@ def _render(
     context = {
         "account": account,
         "lead": f"{figures.count(len(rows), 'checkpoint')} of {plan.trained}",
-        "leading": tables.evaluation_tables(found, rest=False),
-        "rest": tables.evaluation_tables(found, rest=True),
+        "help": what_helps(account["failure"], kept="what was measured is reused") if account["failure"] else "",
+        "place": plan.uri,
+        "charts": charts.of_evaluations(found, _tasks(plan)),
+        "leading": tables.evaluation_tables(found, _tasks(plan), rest=False),
+        "rest": tables.evaluation_tables(found, _tasks(plan), rest=True),
         "checkpoints": _checkpoints(rows),
         "datasets": _datasets(stages),
         "settings": yaml_text.dump(plan.config.model_dump(mode="json")),
@@ -136,12 +141,16 @@ def _render(
     return rendering.render("evaluation.html", context)
 
 
+def _tasks(plan: EvaluationPlan) -> list[str]:
+    return [task.name for task in plan.run.config.data.tasks]
+
+
 def _checkpoints(rows: Sequence[EvaluatedCheckpoint]) -> Table:
     cells = tuple(
         (
             tables.number(result.evaluation.step),
             tables.code(result.evaluation.checkpoint.digest),
-            tables.text("reused") if result.evaluation.reused else tables.seconds(result.evaluation.seconds),
+            tables.cost(result.evaluation.seconds, reused=result.evaluation.reused),
             tables.text(result.reason),
             tables.text(result.evaluation.uri),
         )
@@ -154,7 +163,7 @@ def _datasets(stages: Sequence[StageRecord]) -> Table:
     cells = tuple(
         (
             tables.text(stage.name),
-            tables.text("reused") if stage.reused else tables.seconds(stage.seconds),
+            tables.cost(stage.seconds, reused=stage.reused),
             tables.text(stage.reason),
             tables.code(stage.fingerprint),
             tables.text(stage.uri),

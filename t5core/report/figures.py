@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from t5core import counting
+from t5core.evaluation.metric_functions import METRICS
+
+count = counting.count
 _LABELS = {
     "loss_per_nonpadding_target_token": "loss per target token",
     "timing/target_tokens_per_second": "target tokens per second",
@@ -61,14 +65,21 @@ def change(before: float, after: float) -> str:
     return f"{100 * (after - before) / abs(before):+.0f} %".replace("-", "−")
 
 
-def count(amount: int, unit: str) -> str:
-    """Returns `amount` of `unit`, with the plural's s where it belongs."""
-    return f"{amount:,} {unit}" if amount == 1 else f"{amount:,} {unit}s"
-
-
 def label(name: str) -> str:
     """Returns the metric or field called `name` in words; names that a user chose stay as they are."""
     return _LABELS.get(name, name)
+
+
+def heading(name: str) -> str:
+    """Returns `label` with the unit, where the metric has one: what a column or a curve of its values is called."""
+    return f"{label(name)} (%)" if name in METRICS else label(name)
+
+
+def bounds(name: str) -> tuple[float, float] | None:
+    """Returns the worst and the best value that the metric called `name` can have, None where they are not known."""
+    if name in METRICS:
+        return 0.0, 100.0
+    return (0.0, 1.0) if name == "length_limit_fraction" else None
 
 
 def short(fingerprint: str) -> str:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from etils import epath
 
 from t5core import errors, publishing, storage
+from t5core.checkpoints import index
 from t5core.config import edges, yaml_text
+from t5core.config.data_schema import MIXTURE
 from t5core.data import manifest
 from t5core.metrics import writer
 from t5core.preflight import record as preflight_record
@@ -69,7 +72,8 @@ class RunRecord:
     """Everything a run directory says.
 
     `config_text`, `identity` (run.json) and `summary` are None while they do not exist. Evaluations without any metric
-    are steps at which none was due, and are left out. `checkpoint_bytes` is the size of the newest checkpoint.
+    are steps at which none was due, and are left out. `checkpoint_bytes` and `parameters` are the size of the newest
+    checkpoint and how many parameters it holds, `kept_steps` those whose checkpoint has not been deleted.
     """
 
     uri: str
@@ -86,6 +90,8 @@ class RunRecord:
     datasets: tuple[Dataset, ...]
     preflight: Preflight | None = None
     checkpoint_bytes: int | None = None
+    parameters: int | None = None
+    kept_steps: frozenset[int] = frozenset()
     parent: edges.ParentRef | None = None
     publication: publishing.Decision | None = None
 
@@ -98,6 +104,16 @@ class RunRecord:
     def total_steps(self) -> int | None:
         """The steps that the configuration asks for; None without a configuration."""
         return self.config.get("train", {}).get("total_steps")
+
+    @property
+    def first_step(self) -> int:
+        """The step that the run began with: 0, unless it took up another run's checkpoint."""
+        return self.segments[0].start if self.segments else 0
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of the tasks in the order of the configuration."""
+        return tuple(task["name"] for task in self.config.get("data", {}).get("tasks", ()))
 
     @property
     def fingerprint(self) -> str:
@@ -133,6 +149,12 @@ class RunRecord:
         return tuple(evaluation for evaluation in self.evaluations if evaluation.step <= step)
 
 
+def in_order(names: Iterable[str], tasks: Iterable[str]) -> list[str]:
+    """Returns the `names` of what was evaluated in the order of `tasks`: strange ones later, the mixture last."""
+    known = {task: place for place, task in enumerate(tasks)}
+    return sorted(set(names), key=lambda name: (name == MIXTURE, known.get(name, len(known)), name))
+
+
 def join(uri: str, *parts: str) -> str:
     """Returns the URI of something under `uri`."""
     return "/".join((uri.rstrip("/"), *parts))
@@ -152,6 +174,7 @@ def gather(run_uri: str, *, with_summary: bool = True) -> RunRecord:
     config_text = _text_or_none(directory.config_uri)
     stages = tuple(sorted(directory.stages(), key=_stage_order))
     segments = tuple(directory.segments())
+    kept_steps = frozenset(index.committed_steps(directory.checkpoints_uri))
     return RunRecord(
         uri=uri,
         config_text=config_text,
@@ -167,6 +190,8 @@ def gather(run_uri: str, *, with_summary: bool = True) -> RunRecord:
         datasets=tuple(_dataset(stage) for stage in stages if stage.stage in ("materialise", "assemble")),
         preflight=preflight_record.read(uri),
         checkpoint_bytes=_bytes_in(segments[-1].checkpoint.uri) if segments else None,
+        parameters=_parameters(directory.checkpoints_uri, kept_steps),
+        kept_steps=kept_steps,
         parent=directory.parent(),
         publication=publishing.recorded(uri),
     )
@@ -177,6 +202,17 @@ def _bytes_in(folder: str) -> int | None:
     if storage.is_remote(folder) or not os.path.isdir(folder):
         return None
     return sum(file.stat().st_size for file in pathlib.Path(folder).rglob("*") if file.is_file())
+
+
+def _parameters(checkpoints: str, steps: frozenset[int]) -> int | None:
+    """Returns how many parameters the newest of the checkpoints holds, None when there is none that says so."""
+    if not steps:
+        return None
+    try:
+        leaves = index.read_record(checkpoints, max(steps)).leaves.items()
+    except (errors.CheckpointError, errors.IntegrityError):
+        return None  # what uses the checkpoint refuses it; the report of that failure is not to fail over it
+    return sum(math.prod(leaf.shape) for path, leaf in leaves if path.startswith("params/"))
 
 
 def _text_or_none(uri: str) -> str | None:
@@ -225,19 +261,19 @@ def _json_lines(path: epath.Path) -> Iterator[dict[str, Any]]:
     """Yields the objects of a JSONL file; a last line that was cut off while it was written does not count."""
     text = _text_or_none(str(path)) or ""
     lines = text.split("\n")
-    for index, line in enumerate(lines):
+    for place, line in enumerate(lines):
         if not line.strip():
             continue
         try:
             content = json.loads(line)
         except json.JSONDecodeError as error:
-            if index == len(lines) - 1:
+            if place == len(lines) - 1:
                 return
             raise errors.IntegrityError(
-                f"{path} line {index + 1} is not JSON ({error.msg}); restore the file or delete it"
+                f"{path} line {place + 1} is not JSON ({error.msg}); restore the file or delete it"
             ) from error
         if not isinstance(content, dict):
-            raise errors.IntegrityError(f"{path} line {index + 1} is not a JSON object; restore the file or delete it")
+            raise errors.IntegrityError(f"{path} line {place + 1} is not a JSON object; restore the file or delete it")
         yield content
 
 

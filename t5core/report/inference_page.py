@@ -10,6 +10,7 @@ from t5core.config import yaml_text
 from t5core.config.infer_edges import InferJob, ShardRef
 from t5core.report import figures, rendering, tables
 from t5core.report.lineage import Link
+from t5core.report.summary import what_helps
 from t5core.report.tables import Table
 
 _MOST_SHARDS = 100
@@ -35,6 +36,8 @@ def render(
     """
     context = {
         "account": account,
+        "place": job.uri,
+        "help": what_helps(account["failure"], kept="shards that are done are reused") if account["failure"] else "",
         "lead": _lead(job, shards),
         "cards": _cards(shards),
         "examples": [_shown(row) for row in examples],
@@ -82,7 +85,7 @@ def _shards(shards: Sequence[ShardRef]) -> Table:
         (
             tables.text(f"{shard.start:,} to {shard.stop:,}"),
             tables.number(shard.bad),
-            tables.text("reused") if shard.reused else tables.seconds(shard.seconds),
+            tables.cost(shard.seconds, reused=shard.reused),
             tables.text(shard.reason),
             tables.code(shard.digest),
         )

@@ -31,7 +31,7 @@ def lineage_of(record: RunRecord, values: Mapping[str, Mapping[str, LastValue]])
     evaluations = {at.evaluation.step: at.evaluation for metrics in values.values() for at in metrics.values()}
     links: list[Link] = []
     for step, evaluation in sorted(evaluations.items(), reverse=True):
-        links += _measured(values, step, evaluation)
+        links += _measured(record, values, step, evaluation)
         links += _trained(record, evaluation.checkpoint)
     if not evaluations and record.checkpoint:
         links += _trained(record, record.checkpoint)
@@ -39,7 +39,7 @@ def lineage_of(record: RunRecord, values: Mapping[str, Mapping[str, LastValue]])
 
 
 def _measured(
-    values: Mapping[str, Mapping[str, LastValue]], step: int, evaluation: edges.Evaluation
+    record: RunRecord, values: Mapping[str, Mapping[str, LastValue]], step: int, evaluation: edges.Evaluation
 ) -> tuple[Link, Link]:
     shown = "; ".join(
         f"{task}: {', '.join(f'{figures.label(name)} {figures.number(metrics[name].value)}' for name in names)}"
@@ -49,8 +49,14 @@ def _measured(
     checkpoint = evaluation.checkpoint
     return (
         Link(what="metrics", which=shown or "none of those shown first", remark=f"recorded in {evaluation.uri}"),
-        Link(what=f"checkpoint of step {checkpoint.step:,}", which=checkpoint.uri, fingerprint=checkpoint.digest),
+        _kept(record, checkpoint, what=f"checkpoint of step {checkpoint.step:,}"),
     )
+
+
+def _kept(record: RunRecord, checkpoint: edges.CheckpointRef, *, what: str) -> Link:
+    """Returns the link to a checkpoint of the run, which says where retention has deleted it."""
+    remark = "" if checkpoint.step in record.kept_steps else "no longer kept"
+    return Link(what=what, which=checkpoint.uri, fingerprint=checkpoint.digest, remark=remark)
 
 
 def _trained(record: RunRecord, checkpoint: edges.CheckpointRef) -> list[Link]:
@@ -71,7 +77,7 @@ def _trained(record: RunRecord, checkpoint: edges.CheckpointRef) -> list[Link]:
     which = f"steps {last.start:,} to {last.end:,}, the last of {figures.count(len(chain), 'segment')}"
     return [
         Link(what="segment", which=which, fingerprint=wrote, remark=broken or intact, is_broken=bool(broken)),
-        Link(what=f"state of step {first.parent.step:,}", which=first.parent.uri, fingerprint=first.parent.digest),
+        _kept(record, first.parent, what=f"state of step {first.parent.step:,}"),
     ]
 
 
@@ -87,10 +93,10 @@ def _made_from(record: RunRecord) -> list[Link]:
         remark = "made from " + ", ".join(f"{name} {value}" for name, value in parts.items()) if parts else ""
         what = "mixture" if dataset.stage.stage == "assemble" else f"task {dataset.stage.name}"
         links.append(Link(what=what, which=dataset.stage.uri, fingerprint=dataset.stage.fingerprint, remark=remark))
-    links += [
-        Link(what="vocabulary", which=stage.uri or "bytes", fingerprint=stage.fingerprint)
-        for stage in record.stages_of("vocabulary")
-    ]
+    given = record.config.get("data", {}).get("vocabulary", {}).get("path")
+    for stage in record.stages_of("vocabulary"):
+        remark = f"a copy of {given}" if given and given != stage.uri else ""
+        links.append(Link(what="vocabulary", which=stage.uri or "bytes", fingerprint=stage.fingerprint, remark=remark))
     if record.config_text is not None:
         uri = f"{record.uri}/config.yaml"
         links.append(Link(what="configuration", which=uri, fingerprint=record.fingerprint))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t5core import publishing, storage
 from t5core.metrics import json_numbers
 from t5core.report import charts, figures, lineage, predictions, rendering, summary, tables
-from t5core.report.gather import Predictions, RunRecord, gather
+from t5core.report.gather import Predictions, RunRecord, gather, in_order
 from t5core.rundir import RunDirectory
 
 
@@ -48,18 +48,20 @@ def _context(record: RunRecord) -> dict[str, Any]:
         **(record.summary or {}),
     }
     final_step = account["final_step"]
-    values = summary.last_values(record.evaluations_to(final_step))
-    return {
+    newest = summary.last_values(record.evaluations_to(final_step))
+    values = {task: newest[task] for task in in_order(newest, record.tasks)}
+    context = {
+        "place": record.uri,
         "record": record,
         "account": account,
         "training": summary.training_in_words(account),
-        "training_time": figures.duration(sum(part["seconds"] for part in account["segments"] if not part["reused"])),
+        "training_time": _training_time(account["segments"]),
+        "help": summary.what_helps_a_run(account),
         "headline": _headline(account["loss"]),
         "values": {
             task: {name: metrics[name] for name in summary.leading_metrics(metrics)} for task, metrics in values.items()
         },
-        "charts": charts.charts_of(record),
-        "marker": charts.marker,
+        "charts": charts.of_run(record),
         "evaluations": tables.evaluations_of(record, final_step),
         "evaluations_rest": tables.evaluations_rest(record, final_step),
         "publication": publishing.in_words(record.publication) if record.publication else None,
@@ -73,10 +75,36 @@ def _context(record: RunRecord) -> dict[str, Any]:
             if dataset.manifest and dataset.manifest.tasks
         ],
         "preflight": predictions.preflight_of(record),
-        "splits": [tables.splits_of(record, stage) for stage in ("materialise", "assemble")],
+        "memory": predictions.memory_of(record),
+        "splits": [table for stage in ("materialise", "assemble") if (table := tables.splits_of(record, stage)).rows],
         "lost_datasets": [dataset.stage for dataset in record.datasets if dataset.manifest is None],
         "versions": tables.versions_of(account["versions"]),
     }
+    return {**context, "sections": _sections(context)}
+
+
+def _sections(context: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the names of the sections that have something to show, by id, in their order."""
+    shown = {
+        "curves": ("Curves", context["charts"]),
+        "evaluations": ("Evaluations", context["evaluations"]),
+        "examples": ("Examples", context["showcases"]),
+        "lineage": ("Lineage", context["lineage"]),
+        "stages": ("Stages and segments" if context["segments"].rows else "Stages", True),
+        "preflight": ("Preflight", context["preflight"].rows),
+        "data": ("Data", context["splits"] or context["lost_datasets"]),
+        "settings": ("Settings", True),
+    }
+    return {key: name for key, (name, content) in shown.items() if content}
+
+
+def _training_time(segments: Sequence[Mapping[str, Any]]) -> str:
+    """Returns how long training took, of reused segments when there are no others; '' when nothing was trained."""
+    fresh = [part["seconds"] for part in segments if not part["reused"]]
+    seconds = sum(fresh or [part["seconds"] for part in segments])
+    if not seconds:
+        return ""
+    return figures.duration(seconds) if fresh else f"took {figures.duration(seconds)}"
 
 
 def _headline(loss: Mapping[str, Any]) -> dict[str, Any] | None:

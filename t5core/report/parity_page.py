@@ -13,4 +13,5 @@ if TYPE_CHECKING:
 
 def render(summary: ConversionSummary, parity: Parity, conversion: Conversion) -> str:
     """Returns the page, the same text for the same conversion."""
-    return rendering.render("parity.html", {"summary": summary, "parity": parity, "plan": conversion.plan})
+    plan = conversion.plan
+    return rendering.render("parity.html", {"place": plan.uri, "summary": summary, "parity": parity, "plan": plan})

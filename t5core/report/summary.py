@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from t5core import storage
+from t5core import errors, storage
 from t5core.checkpoints.record import package_versions
 from t5core.config import edges
 from t5core.metrics import json_numbers
@@ -15,6 +15,7 @@ from t5core.report.gather import LOSS, RunRecord, gather
 from t5core.rundir import RunDirectory, StageRecord
 
 Status = Literal["completed", "stopped", "failed"]
+FailureKind = Literal["mistake", "damage", "error"]
 
 # Teacher-forced metrics that say over again, or in another unit, what the ones shown first say.
 _SECONDARY = frozenset({"loss", "z_loss", "cross_ent_loss", "weight_sum", "num_examples", "sequences"})
@@ -22,10 +23,44 @@ _SECONDARY = frozenset({"loss", "z_loss", "cross_ent_loss", "weight_sum", "num_e
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Where a run failed (a stage, a segment) and why, in one line each."""
+    """Where a run failed (a stage, a segment) and why, in one line each.
+
+    `kind` tells whether the user can mend it (`mistake`), stored bytes are not what was written (`damage`), or it is
+    something else (`error`).
+    """
 
     where: str
     why: str
+    kind: FailureKind = "error"
+
+    @classmethod
+    def of(cls, error: Exception, *, where: str) -> Failure:
+        """Returns the failure that `error` is."""
+        kind: FailureKind = "error"
+        if isinstance(error, errors.UserError | errors.IntegrityError):
+            kind = "mistake" if isinstance(error, errors.UserError) else "damage"
+        why = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        return cls(where=where, why=why, kind=kind)
+
+
+def what_helps(failure: Mapping[str, Any], *, kept: str) -> str:
+    """Returns what to do about a failure as summary.json has it; `kept` says what the next start does not do again."""
+    first = {
+        "mistake": "Mend what is named there, and give the command again",
+        "damage": "Restore or delete what is named there, and give the command again",
+    }
+    return f"{first.get(failure.get('kind', ''), 'Give the same command again')}: {kept}."
+
+
+def what_helps_a_run(account: Mapping[str, Any]) -> str:
+    """Returns `what_helps` for the failure of a run; '' when it did not fail."""
+    failure = account["failure"]
+    if not failure:
+        return ""
+    reached = f"step {account['final_step']:,} is committed, and the run goes on from there"
+    text = what_helps(failure, kept=reached if account["checkpoint"] else "the stages that finished are reused")
+    another = " Where that changes what is trained, it is another run and needs another run.name."
+    return text + (another if failure.get("kind") == "mistake" else "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Literal
 from t5core.config import edges
 from t5core.data.manifest import Manifest
 from t5core.report import figures
-from t5core.report.gather import RunRecord
+from t5core.report.gather import RunRecord, in_order
 from t5core.report.summary import leading_metrics
 
 Kind = Literal["text", "number", "code"]
@@ -55,20 +55,30 @@ def seconds(value: float) -> Cell:
     return Cell(text=figures.duration(value), kind="number", full=f"{value!r} s")
 
 
+def cost(value: float, *, reused: bool) -> Cell:
+    """Returns a cell with what something took, or that it was there."""
+    return Cell(text="reused", kind="number") if reused else seconds(value)
+
+
 def evaluations_of(record: RunRecord, final_step: int) -> tuple[Table, ...]:
     """Returns a table for each task: its leading metrics by step."""
-    return evaluation_tables(record.evaluations_to(final_step), rest=False)
+    return evaluation_tables(record.evaluations_to(final_step), record.tasks, rest=False)
 
 
 def evaluations_rest(record: RunRecord, final_step: int) -> tuple[Table, ...]:
     """Returns a table for each task of the metrics that `evaluations_of` leaves out; none where it leaves out none."""
-    return evaluation_tables(record.evaluations_to(final_step), rest=True)
+    return evaluation_tables(record.evaluations_to(final_step), record.tasks, rest=True)
 
 
-def evaluation_tables(evaluations: Sequence[edges.Evaluation], *, rest: bool) -> tuple[Table, ...]:
-    """Returns a table for each task, a row for each step: its leading metrics, or the `rest` of them."""
+def evaluation_tables(
+    evaluations: Sequence[edges.Evaluation], tasks: Iterable[str], *, rest: bool
+) -> tuple[Table, ...]:
+    """Returns a table for each task, a row for each step: its leading metrics, or the `rest` of them.
+
+    `tasks` are in the order of the configuration.
+    """
     tables = []
-    for task in dict.fromkeys(task for evaluation in evaluations for task in evaluation.metrics):
+    for task in in_order((task for evaluation in evaluations for task in evaluation.metrics), tasks):
         rows = [(evaluation.step, evaluation.metrics[task]) for evaluation in evaluations if task in evaluation.metrics]
         names = list(dict.fromkeys(name for _, metrics in rows for name in metrics))
         leading = leading_metrics(names)
@@ -77,7 +87,7 @@ def evaluation_tables(evaluations: Sequence[edges.Evaluation], *, rest: bool) ->
             steps = [number(step) for step, _ in rows]
             columns = [_column([metrics.get(name) for _, metrics in rows]) for name in shown]
             cells = tuple(zip(steps, *columns, strict=True))
-            tables.append(Table(caption=task, columns=("step", *map(figures.label, shown)), rows=cells))
+            tables.append(Table(caption=task, columns=("step", *map(figures.heading, shown)), rows=cells))
     return tuple(tables)
 
 
@@ -111,7 +121,7 @@ def segments_of(record: RunRecord, final_step: int) -> Table:
             Cell(text=f"{segment.start:,} to {segment.end:,}", kind="number"),
             text("reused" if segment.reused else "trained"),
             number(segment.trained_steps),
-            seconds(segment.seconds),
+            _cost(segment),
             Cell(text=_rate(segment), kind="number"),
             code(segment.parent.digest),
             code(segment.checkpoint.digest),
@@ -120,6 +130,11 @@ def segments_of(record: RunRecord, final_step: int) -> Table:
     )
     columns = ("steps", "outcome", "trained steps", "time", "steps per second", "from state", "to state")
     return Table(caption="Segments", columns=columns, rows=rows)
+
+
+def _cost(segment: edges.SegmentRecord) -> Cell:
+    cell = seconds(segment.seconds)
+    return dataclasses.replace(cell, text=f"took {cell.text}") if segment.reused and segment.seconds else cell
 
 
 def _rate(segment: edges.SegmentRecord) -> str:
@@ -158,10 +173,8 @@ def packing_of(manifest: Manifest) -> str:
     if packing is None:
         return ""
     shares = ", ".join(f"{100 * share:.1f} % of {name}" for name, share in packing.efficiency.items())
-    return (
-        f"{packing.examples:,} examples packed into {figures.count(packing.rows, 'row')}: {shares} are tokens, "
-        "the rest is padding."
-    )
+    examples, rows = figures.count(packing.examples, "example"), figures.count(packing.rows, "row")
+    return f"{examples} packed into {rows}: {shares} are tokens, the rest is padding."
 
 
 def splits_of(record: RunRecord, stage: str) -> Table:

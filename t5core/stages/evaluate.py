@@ -29,11 +29,11 @@ def evaluate(inputs: RunInputs, segment: SegmentRecord) -> Evaluation:
         settings,
     ):
         progress.say(f"evaluate step {step}: reused (same checkpoint, same settings)")
-        return existing.model_copy(update={"reused": True})
+        return _reused(directory, existing)
     if due and step not in index.committed_steps(directory.checkpoints_uri):
         progress.say(f"evaluate step {step}: its checkpoint is gone, {'kept as it is' if existing else 'left out'}")
         if existing is not None:
-            return existing.model_copy(update={"reused": True})
+            return _reused(directory, existing)
         due = False
     began = time.monotonic()
     metrics: dict[str, dict[str, float]] = {}
@@ -55,6 +55,14 @@ def evaluate(inputs: RunInputs, segment: SegmentRecord) -> Evaluation:
         from t5core import agreement
 
         agreement.on_primary(lambda: directory.write_evaluation(evaluation))
+    return evaluation
+
+
+def _reused(directory: RunDirectory, existing: Evaluation) -> Evaluation:
+    """Returns the evaluation as one that was there, and records that, for the report of this start."""
+    evaluation = existing.model_copy(update={"reused": True})
+    if evaluation != existing:
+        directory.write_evaluation(evaluation)
     return evaluation
 
 

@@ -219,7 +219,7 @@ def tabulate(plan: EvaluationPlan, results: Sequence[EvaluatedCheckpoint]) -> tu
     """Writes the table, summary.json and report.html; returns the summary and the report's HTML."""
     with failure.recorded(plan.uri, where="table"):
         summary, page = evaluation_table.write(plan, results)
-    for line in evaluation_table.closing_lines(summary, results):
+    for line in evaluation_table.closing_lines(plan, summary, results):
         progress.say(line)
     holding.release(plan.uri)
     return summary, page

@@ -36,6 +36,5 @@ def told(write: Callable[[summary.Failure], object], *, where: str) -> Iterator[
     except Exception as error:
         # A full disk or damaged records may be what failed: then there is nothing to write with, and the error counts.
         with contextlib.suppress(errors.UserError, errors.IntegrityError):
-            why = str(error).strip().splitlines()[0] if str(error) else repr(error)
-            write(summary.Failure(where=where, why=why))
+            write(summary.Failure.of(error, where=where))
         raise

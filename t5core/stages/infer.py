@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t5core import errors, progress, storage
+from t5core import counting, errors, progress, storage
 from t5core.config import load, yaml_text
 from t5core.config.infer_edges import InferJob, InferSummary, ShardRef, ShardRequest
 from t5core.config.infer_schema import InferConfig
@@ -112,7 +112,8 @@ def plan(job: InferJob) -> list[ShardRequest]:
                 bar.advance(cut.stop - cut.start)
         if not requests:
             raise errors.DataError(f"there are no rows in {', '.join(job.files) or job.config.source.task}; add some")
-    progress.say(f"plan: {requests[-1].stop:,} rows in {len(requests):,} shards")
+    rows, shards = counting.count(requests[-1].stop, "row"), counting.count(len(requests), "shard")
+    progress.say(f"plan: {rows} in {shards}")
     return requests
 
 
@@ -142,7 +143,7 @@ def gather(job: InferJob, shards: Sequence[ShardRef]) -> tuple[InferSummary, str
     with _recorded(job, where="gather"):
         gathering.write(job, shards)
     mistake = _too_many_bad(job, shards)
-    failed = None if mistake is None else Failure(where="the rows", why=mistake)
+    failed = None if mistake is None else Failure(where="the rows", why=mistake, kind="mistake")
     summary = _summary(job, shards, status="completed" if mistake is None else "failed")
     page = _write(job, summary.model_dump(mode="json"), shards=shards, failed=failed)
     holding.release(job.uri)
@@ -234,8 +235,8 @@ def _say(job: InferJob, summary: InferSummary, shards: Sequence[ShardRef]) -> No
     lines = [
         "",
         f"infer {summary.name}: {summary.rows - summary.bad_rows:,} of {summary.rows:,} rows {what}{bad}",
-        *([f"  {cut:,} inputs were cut to {job.trained.feature_lengths['inputs']} tokens"] if cut else []),
-        *([f"  {unended:,} predictions met the length limit before they ended"] if unended else []),
+        *([f"  cut to {job.trained.feature_lengths['inputs']} tokens: {counting.count(cut, 'input')}"] if cut else []),
+        *([f"  at the length limit before an end: {counting.count(unended, 'prediction')}"] if unended else []),
         "",
         f"  predictions  {summary.predictions}",
         f"  parquet      {summary.parquet}",

@@ -32,7 +32,8 @@ def preflight(run: ResolvedRun, *, on_pool: bool) -> ResolvedRun:
         record.write(run.uri, found)
         told = lines.headline(found)
         progress.say(f"preflight: done in {time.monotonic() - began:.1f} s ({told})")
-        for label, line in lines.lines_of(found):
+        # The first refusal is the error's own line.
+        for label, line in lines.lines_of(found.model_copy(update={"refusals": found.refusals[1:]})):
             if label in ("warning", "refused", "truncated", "memory", "steps"):
                 progress.say(f"  {label}: {line}")
         if found.refusals:

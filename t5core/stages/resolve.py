@@ -11,6 +11,7 @@ from t5core.checkpoints import index
 from t5core.config import load, yaml_text
 from t5core.config.edges import ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import PretrainConfig
+from t5core.report import figures
 from t5core.rundir import RunDirectory, StageRecord
 from t5core.stages import holding
 from t5core.starting import parent_checkpoint
@@ -18,13 +19,16 @@ from t5core.starting import parent_checkpoint
 _MAY_DIFFER = [".".join(path) for path in load.FREE_SETTINGS]
 
 
-def resolve_run(config: PretrainConfig, overrides: Sequence[str], *, owner: str | None = None) -> ResolvedRun:
+def resolve_run(
+    config: PretrainConfig, overrides: Sequence[str], *, owner: str | None = None, workflow: str = ""
+) -> ResolvedRun:
     """Returns the run that `config` with `overrides` describes, its directory claimed and `config.yaml` written.
 
     Args:
       config: the recipe.
       overrides: settings put over it, `section.key=value` each.
       owner: execution that works on the run; None: this process.
+      workflow: the name of the one that starts the run; '': not known.
 
     Raises:
       ConfigError: a setting that cannot work.
@@ -41,6 +45,7 @@ def resolve_run(config: PretrainConfig, overrides: Sequence[str], *, owner: str 
         identity=run.fingerprint,
         config_text=yaml_text.dump(run.config.model_dump(mode="json")),
         may_differ=_MAY_DIFFER,
+        workflow=workflow,
     )
     directory.write_stage(
         StageRecord(
@@ -92,7 +97,8 @@ def _announce(run: ResolvedRun, overrides: Sequence[str]) -> None:
     train = run.config.train
     progress.say(f"run {run.config.run.name!r} in {run.uri} (config {run.fingerprint}, seed {run.seed})")
     segments = schedule.of(train).segments(run.first_step)
-    progress.say(f"  {train.total_steps} steps of {train.batch_size} rows in {len(segments)} segments")
+    steps, rows = figures.count(train.total_steps, "step"), figures.count(train.batch_size, "row")
+    progress.say(f"  {steps} of {rows} in {figures.count(len(segments), 'segment')}")
     for override in overrides:
         progress.say(f"  {override} (from overrides, put over the recipe)")
 

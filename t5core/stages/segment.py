@@ -63,9 +63,10 @@ def _reused(directory: RunDirectory, cursor: Cursor, end: int, latest: int) -> S
             parent=cursor.checkpoint,
             checkpoint=_reference(directory, end, latest),
         )
-        directory.write_segment(record)
+    record = record.model_copy(update={"reused": True})
+    directory.write_segment(record)
     progress.say(f"segment to {end}: reused (step {latest} is committed, digest {record.checkpoint.digest[:12]})")
-    return record.model_copy(update={"reused": True})
+    return record
 
 
 def _reference(directory: RunDirectory, end: int, latest: int) -> CheckpointRef:

@@ -92,7 +92,7 @@ def test_a_stop_holds_for_all_later_segments(prepared):
     assert done.code == 0, done.text
     summary = command_line.summary(prepared.root, "stopping")
     assert (summary["status"], summary["final_step"]) == ("stopped", 8)
-    assert "early stopping: copy/exact_match no better than 0 for 1 evaluations" in summary["stop_reason"]
+    assert "early stopping: copy/exact_match no better than 0 for 1 evaluation" in summary["stop_reason"]
     assert [s["end"] for s in summary["segments"]] == [4, 8]
     assert 8 in index.committed_steps(str(prepared.root / "stopping/checkpoints"))
 

@@ -93,6 +93,6 @@ def test_every_action_runs_and_each_reason_is_kept():
     reasons = base.run_all(loud, None, {"t": {"loss": float("nan")}})
     assert reasons == [
         "terminate on NaN: t/loss is nan",
-        "early stopping: t/loss no better than none for 1 evaluations",
+        "early stopping: t/loss no better than none for 1 evaluation",
         "terminate on NaN: t/loss is nan",
     ]

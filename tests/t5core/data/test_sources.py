@@ -275,7 +275,7 @@ class TestSplit:
         file = write(tmp_path / "a.txt", "b\n")
         assert HoldOut(threshold=int(0.999 * 2**64)).holds("b")
         assert refusal(lambda: TaskSource(task(file, validation_fraction=0.999))) == (
-            f"task 't': nothing is left to train on in {file}, as all 1 documents are held out; "
+            f"task 't': nothing is left to train on in {file}, as all that it has is held out (1 document); "
             "add text or lower validation_fraction"
         )
 

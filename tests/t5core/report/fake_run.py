@@ -76,6 +76,10 @@ def training_loss(step: int) -> float:
     return 2.7 + 5.0 * math.exp(-step / 45) + 0.07 * math.sin(7.3 * step) + 0.04 * math.cos(2.1 * step)
 
 
+def learning_rate(step: int) -> float:
+    return 0.3 * min(1.0, step / 30) / math.sqrt(max(step, 30))
+
+
 def write_training(run: pathlib.Path, last_step: int, nan_from: int | None = None) -> None:
     lines = []
     for step in [1, *range(5, last_step + 1, 5)]:
@@ -87,7 +91,8 @@ def write_training(run: pathlib.Path, last_step: int, nan_from: int | None = Non
                 "loss_per_nonpadding_target_token": loss,
                 "loss": loss * 700,
                 "accuracy": 0.45 * (1 - math.exp(-step / 90)) + 0.005 * math.sin(3 * step),
-                "learning_rate": 0.3 * min(1.0, step / 30) / math.sqrt(max(step, 30)),
+                "learning_rate": learning_rate(max(step - 2, 1)),  # the mean of what comes before, as training has it
+                "learning_rate/current": learning_rate(step),
                 "timing/target_tokens_per_second": 900.0 if compiling else 2350 + 60 * math.sin(step),
             }
         )
@@ -158,6 +163,24 @@ def write_segment(run: pathlib.Path, end: int, *, reused: bool) -> None:
     storage.write_json(run / f"records/segment-{end:08d}.json", record.model_dump())
     cursor = edges.Cursor(checkpoint=record.checkpoint)
     storage.write_json(run / f"records/actions-{end:08d}.json", cursor.model_dump())
+
+
+def write_checkpoint(run: pathlib.Path, step: int) -> None:
+    """Writes as much of a checkpoint as is looked at: the names of its files, and the record."""
+    folder = run / f"checkpoints/{step}"
+    leaves = {
+        "params/decoder/scale": {"shape": [128], "dtype": "float32", "digest": "d"},
+        "params/encoder/kernel": {"shape": [4, 8], "dtype": "float32", "digest": "e"},
+        "opt_state/encoder/kernel": {"shape": [1000], "dtype": "float32", "digest": "f"},
+    }
+    place = {"total_steps": TOTAL_STEPS, "batch_size": 16}
+    origin = {"seed": 0, "schedule": place} | dict.fromkeys(
+        ("config_fingerprint", "dataset_fingerprint", "vocabulary_fingerprint"), "a"
+    )
+    record = {"step": step, "digest": "d", "leaves": leaves, "provenance": origin, "versions": {}}
+    storage.write_json(folder / "record/metadata", record)
+    for name in ("state/data", "seal.json", "commit_success.txt", "_CHECKPOINT_METADATA"):
+        storage.write_text(folder / name, "")
 
 
 def write_stage(run: pathlib.Path, stage: str, *, name: str = "", reused: bool = False, **fields: Any) -> None:
@@ -285,6 +308,7 @@ def build(
         write_segment(run, end, reused=reused)
         write_evaluation(run, end, reused=reused)
     if steps:
+        write_checkpoint(run, steps)
         write_training(run, steps, nan_from)
         write_evaluation_curves(run, range(SEGMENT_STEPS, steps + 1, SEGMENT_STEPS))
     return run

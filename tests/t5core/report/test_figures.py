@@ -68,3 +68,17 @@ def test_a_change_is_told_only_where_it_means_something():
     assert figures.change(8.0, 2.0) == "−75 %"
     assert figures.change(2.0, 3.0) == "+50 %"
     assert figures.change(0.0, 3.0) == figures.change(3.0, math.nan) == figures.change(math.inf, 3.0) == ""
+
+
+def test_an_amount_of_one_has_no_plural():
+    assert [figures.count(n, "row") for n in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]
+    assert [figures.count(n, "batch", "batches") for n in (1, 2)] == ["1 batch", "2 batches"]
+
+
+def test_metrics_of_ours_are_headed_by_their_unit():
+    assert [figures.heading(name) for name in ("exact_match", "length_limit_fraction", "mine")] == [
+        "exact_match (%)",
+        "length_limit_fraction",
+        "mine",
+    ]
+    assert [figures.bounds(name) for name in ("chrf", "length_limit_fraction", "loss")] == [(0, 100), (0, 1), None]

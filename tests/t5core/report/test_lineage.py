@@ -81,3 +81,15 @@ def test_without_an_evaluation_the_chain_starts_at_the_segment(run: pathlib.Path
     for path in (run / "records").glob("evaluation-*"):
         path.unlink()
     assert [link.what for link in links_of(run)][:2] == ["segment", "state of step 0"]
+
+
+def test_a_checkpoint_that_was_deleted_is_said_to_be(run: pathlib.Path):
+    remarks = {link.what: link.remark for link in links_of(run)}
+    assert (remarks["checkpoint of step 240"], remarks["state of step 0"]) == ("", "no longer kept")
+
+
+def test_a_vocabulary_that_was_copied_names_what_it_is_a_copy_of(run: pathlib.Path):
+    text = fake_run.CONFIG.replace("data:\n", "data:\n  vocabulary: {path: /models/theirs.model}\n")
+    storage.write_text(run / "config.yaml", text)
+    vocabulary = next(link for link in links_of(run) if link.what == "vocabulary")
+    assert vocabulary.remark == "a copy of /models/theirs.model"

@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from t5core import errors
 from t5core.report import summary
 from t5core.report.gather import LOSS, gather
 from tests.t5core.report import fake_run
@@ -80,7 +81,7 @@ def test_a_failed_run_says_where_and_why(tmp_path: pathlib.Path):
     failure = summary.Failure(where="segment 0 to 60", why="out of memory")
     reference = summary.write_summary(str(run), status="failed", failure=failure)
     content = read(run)
-    assert content["failure"] == {"where": "segment 0 to 60", "why": "out of memory"}
+    assert content["failure"] == {"where": "segment 0 to 60", "why": "out of memory", "kind": "error"}
     assert (content["final_step"], content["state_digest"], content["checkpoint"]) == (0, "", None)
     assert (content["metrics"], content["segments"], content["loss"]) == ({}, [], {"before": None, "after": None})
     assert (reference.status, reference.state_digest) == ("failed", "")
@@ -142,3 +143,29 @@ def test_leading_metrics_come_first_and_leave_out_what_repeats_them():
 def test_training_is_told_in_words(reused: tuple[bool, ...], words: str):
     segments = [{"end": 60 * (n + 1), "trained_steps": 60, "reused": again} for n, again in enumerate(reused)]
     assert summary.training_in_words({"segments": segments}) == words
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "helps"),
+    [
+        (errors.DataError("no text"), "mistake", "Mend what is named there, and give the command again: {kept}."),
+        (
+            errors.IntegrityError("x is damaged"),
+            "damage",
+            "Restore or delete what is named there, and give",
+        ),
+        (OSError("no device"), "error", "Give the same command again: {kept}."),
+    ],
+)
+@pytest.mark.parametrize("steps", [0, 120])
+def test_what_helps_depends_on_what_went_wrong(
+    tmp_path: pathlib.Path, steps: int, error: Exception, kind: str, helps: str
+):
+    run = fake_run.build(tmp_path, steps=steps)
+    failure = summary.Failure.of(error, where="vocabulary")
+    assert (failure.kind, failure.why) == (kind, str(error))
+    summary.write_summary(str(run), status="failed", failure=failure)
+    kept = "step 120 is committed, and the run goes on from there" if steps else "the stages that finished are reused"
+    text = summary.what_helps_a_run(read(run))
+    assert text.startswith(helps.format(kept=kept))
+    assert ("needs another run.name" in text) == (kind == "mistake")
