@@ -39,6 +39,13 @@ def checkpoint(folder, step):
     return CheckpointRef(uri=f"{folder}/checkpoints/{step}", step=step, digest=f"digest {step}")
 
 
+def test_a_run_remembers_the_workflow_that_began_it(folder):
+    run = resolved(folder)
+    for workflow in ("finetune", "pretrain"):
+        info = RunDirectory(run.uri).claim(run, identity="one", config_text="{}", workflow=workflow)
+        assert info.workflow == "finetune"
+
+
 def segment(folder, start, end):
     return SegmentRecord(
         start=start,

@@ -48,6 +48,7 @@ def test_the_better_is_published_and_the_worse_is_kept(finished, capsys):
     assert first["parent"]["digest"] == parent["state_digest"]
     assert first["vocabulary"]["fingerprint"] == parent["vocabulary"]["fingerprint"]
     assert first["publication"]["outcome"] == "published"
+    assert "run workflows/finetune.py --config" in done.text, "what goes on from here is the workflow that began it"
     assert "published    best is step" in done.text
 
     worse = tuned(finished, "worse", "train.learning_rate.base_learning_rate=1e-9")

@@ -47,7 +47,9 @@ def test_the_second_run_reuses_everything_and_says_why(finished):
         assert f"{stage}: reused" in again.text
     assert again.text.count("segment to") == 3
     assert "  train " not in again.text.split("run tiny completed")[0], "nothing is trained"
+    assert again.text.rstrip().splitlines()[-1] == f"completed: {finished.directory}/summary.json"
     after = command_line.summary(finished.root)
+    assert all(part["reused"] and part["seconds"] for kind in ("segments", "evaluations") for part in after[kind])
     assert after["state_digest"] == before["state_digest"]
     assert after["metrics"] == before["metrics"]
 

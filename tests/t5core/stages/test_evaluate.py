@@ -7,9 +7,10 @@ import shutil
 import pytest
 
 from t5core.checkpoints import index
+from t5core.config.edges import Cursor
 from t5core.metrics.writer import read_metrics
 from t5core.rundir import RunDirectory
-from t5core.stages import evaluate
+from t5core.stages import evaluate, segment
 from tests.t5core import stage_runs
 
 STEPS = {"total_steps": 2, "segment_steps": 2, "eval_period": 1, "batch_size": 4, "weight_metrics": True}
@@ -109,3 +110,22 @@ def test_a_step_whose_checkpoint_is_gone_keeps_what_was_measured(copied, capsys)
     assert again(1).metrics == {}
     assert "evaluate step 1: its checkpoint is gone, left out" in capsys.readouterr().out
     assert directory.evaluation(1) is None, "nothing was measured"
+
+
+def test_what_is_reused_is_recorded_as_such_with_what_it_took(copied):
+    directory, again = copied
+    before = directory.evaluation(2)
+    assert not before.reused
+    assert again(2).reused
+    assert directory.evaluation(2) == before.model_copy(update={"reused": True})
+
+
+def test_a_segment_that_is_reused_is_recorded_as_such_with_what_it_took(evaluated, tmp_path):
+    inputs, _ = evaluated
+    shutil.copytree(inputs.run.uri, tmp_path / "run")
+    directory = RunDirectory(str(tmp_path / "run"))
+    before = directory.segment(2)
+    assert not before.reused
+    moved = inputs.model_copy(update={"run": inputs.run.model_copy(update={"uri": directory.uri})})
+    again = segment.train_segment(moved, Cursor(checkpoint=before.parent), 2)
+    assert again == directory.segment(2) == before.model_copy(update={"reused": True})

@@ -36,10 +36,13 @@ def test_a_refusal_fails_the_run_before_any_dataset(tmp_path, capsys):
     run = claimed(tmp_path, "train.batch_size=6", "cluster.pool=tpu_v5e_8", "data.tasks.0.files=[nowhere.txt]")
     with pytest.raises(errors.ConfigError, match=r"^train.batch_size=6 does not divide by the 8 devices"):
         preflight.preflight(run, on_pool=True)
-    assert "refused: task 'text': no file matches nowhere.txt" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "refused: task 'text': no file matches nowhere.txt" in told
+    assert "does not divide by the 8 devices" not in told, "that is the error's own line"
     assert not (tmp_path / "runs" / "datasets").exists()
     summary = json.loads((tmp_path / "runs" / "tiny" / "summary.json").read_text())
     assert (summary["status"], summary["failure"]["where"]) == ("failed", "preflight")
+    assert summary["failure"]["kind"] == "mistake"
     assert len(summary["preflight"]["refusals"]) == 2
 
 
