@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from t5core import counting
 from t5core.preflight.record import CheckpointFigures, DataFigures, Preflight
 from t5core.report import figures
 
@@ -98,8 +99,9 @@ def _time(preflight: Preflight) -> str:
     probe, left = preflight.probe, preflight.seconds_left or 0.0
     assert probe is not None, "asked for with a probe only"
     remaining = preflight.total_steps - preflight.first_step
+    steps = counting.count(remaining, "step")
     return (
-        f"{figures.duration(left)} for {figures.count(remaining, 'step')} at {probe.seconds_per_step:.3g} s each here, "
-        f"without evaluations ({figures.count(probe.steps, 'step')} tried, compiled in "
+        f"{figures.duration(left)} for {steps} at {probe.seconds_per_step:.3g} s each here, "
+        f"without evaluations ({counting.count(probe.steps, 'step')} tried, compiled in "
         f"{figures.duration(probe.compilation_seconds)})"
     )

@@ -8,13 +8,13 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from t5core import records, storage
+from t5core import counting, records, storage
 from t5core.checkpoints.record import package_versions
 from t5core.config import yaml_text
 from t5core.config.edges import Evaluation
 from t5core.config.evaluate_edges import EvaluatedCheckpoint, EvaluationPlan, EvaluationSummary
 from t5core.metrics import json_numbers
-from t5core.report import charts, figures, rendering, tables
+from t5core.report import charts, rendering, tables
 from t5core.report.summary import Failure, what_helps
 from t5core.report.tables import Table
 from t5core.rundir import RunDirectory, StageRecord
@@ -128,7 +128,7 @@ def _render(
     found = [result.evaluation for result in rows]
     context = {
         "account": account,
-        "lead": f"{figures.count(len(rows), 'checkpoint')} of {plan.trained}",
+        "lead": f"{counting.count(len(rows), 'checkpoint')} of {plan.trained}",
         "help": what_helps(account["failure"], kept="what was measured is reused") if account["failure"] else "",
         "place": plan.uri,
         "charts": charts.of_evaluations(found, _tasks(plan)),

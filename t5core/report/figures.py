@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from t5core import counting
 from t5core.evaluation.metric_functions import METRICS
 
-count = counting.count
 _LABELS = {
     "loss_per_nonpadding_target_token": "loss per target token",
     "timing/target_tokens_per_second": "target tokens per second",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from t5core import counting
 from t5core.config import yaml_text
 from t5core.config.infer_edges import InferJob, ShardRef
 from t5core.report import figures, rendering, tables
@@ -52,7 +53,7 @@ def render(
 def _lead(job: InferJob, shards: Sequence[ShardRef]) -> str:
     fresh = [shard for shard in shards if not shard.reused]
     what = "Predictions" if job.config.mode == "predict" else "Scores"
-    cost = f"{figures.duration(sum(shard.seconds for shard in fresh))} for {figures.count(len(fresh), 'shard')}"
+    cost = f"{figures.duration(sum(shard.seconds for shard in fresh))} for {counting.count(len(fresh), 'shard')}"
     return f"{what} by {job.trained.checkpoint.uri} · {cost}, {len(shards) - len(fresh)} reused"
 
 
@@ -106,7 +107,7 @@ def _lineage(job: InferJob, shards: Sequence[ShardRef]) -> list[Link]:
         Link(what="vocabulary", which=trained.vocabulary.uri or "bytes", fingerprint=trained.vocabulary.fingerprint),
     ]
     which = ", ".join(source.files) or source.builtin or f"SeqIO task {source.task}, {source.split}"
-    files = f"{figures.count(len(job.files), 'file')}" if job.files else ""
+    files = f"{counting.count(len(job.files), 'file')}" if job.files else ""
     links.append(Link(what="rows", which=which, remark=files))
     if shards:
         made = shards[0].parts

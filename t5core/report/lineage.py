@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 
+from t5core import counting
 from t5core.config import edges
 from t5core.report import figures
 from t5core.report.gather import RunRecord
@@ -74,7 +75,7 @@ def _trained(record: RunRecord, checkpoint: edges.CheckpointRef) -> list[Link]:
     if torn is not None:
         broken = f"the segment from step {torn:,} did not start from the state that the one before it left"
     intact = "each started from the state that the one before it left" if len(chain) > 1 else ""
-    which = f"steps {last.start:,} to {last.end:,}, the last of {figures.count(len(chain), 'segment')}"
+    which = f"steps {last.start:,} to {last.end:,}, the last of {counting.count(len(chain), 'segment')}"
     return [
         Link(what="segment", which=which, fingerprint=wrote, remark=broken or intact, is_broken=bool(broken)),
         _kept(record, first.parent, what=f"state of step {first.parent.step:,}"),

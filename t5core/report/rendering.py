@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from t5core import counting
 from t5core.report import figures
 
 _LONG = 24  # characters
@@ -26,7 +27,7 @@ def render(template: str, context: Mapping[str, Any]) -> str:
     )
     environment.filters |= {
         "number": figures.number,
-        "count": figures.count,
+        "count": counting.count,
         "heading": figures.heading,
         "breakable": _breakable,
     }

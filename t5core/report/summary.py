@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from t5core import errors, storage
+from t5core import counting, errors, storage
 from t5core.checkpoints.record import package_versions
 from t5core.config import edges
 from t5core.metrics import json_numbers
-from t5core.report import figures
 from t5core.report.gather import LOSS, RunRecord, gather
 from t5core.rundir import RunDirectory, StageRecord
 
@@ -158,10 +157,10 @@ def training_in_words(account: Mapping[str, Any]) -> str:
     if not trained:
         which = f"all {len(segments)} segments" if len(segments) > 1 else "the segment"
         return f"{which} reused, the checkpoints up to step {segments[-1]['end']:,} are committed"
-    steps = figures.count(sum(segment["trained_steps"] for segment in trained), "step")
+    steps = counting.count(sum(segment["trained_steps"] for segment in trained), "step")
     rest = len(segments) - len(trained)
-    reused = f"; {figures.count(rest, 'segment')} reused, checkpoints committed" if rest else ""
-    return f"{steps} trained in {figures.count(len(trained), 'segment')}{reused}"
+    reused = f"; {counting.count(rest, 'segment')} reused, checkpoints committed" if rest else ""
+    return f"{steps} trained in {counting.count(len(trained), 'segment')}{reused}"
 
 
 def account(record: RunRecord, last: edges.CheckpointRef | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from t5core import counting
 from t5core.config import edges
 from t5core.data.manifest import Manifest
 from t5core.report import figures
@@ -173,7 +174,7 @@ def packing_of(manifest: Manifest) -> str:
     if packing is None:
         return ""
     shares = ", ".join(f"{100 * share:.1f} % of {name}" for name, share in packing.efficiency.items())
-    examples, rows = figures.count(packing.examples, "example"), figures.count(packing.rows, "row")
+    examples, rows = counting.count(packing.examples, "example"), counting.count(packing.rows, "row")
     return f"{examples} packed into {rows}: {shares} are tokens, the rest is padding."
 
 

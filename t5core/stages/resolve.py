@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from t5core import errors, progress, publishing, schedule, ticks
+from t5core import counting, errors, progress, publishing, schedule, ticks
 from t5core.actions import configured
 from t5core.checkpoints import index
 from t5core.config import load, yaml_text
 from t5core.config.edges import ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import PretrainConfig
-from t5core.report import figures
 from t5core.rundir import RunDirectory, StageRecord
 from t5core.stages import holding
 from t5core.starting import parent_checkpoint
@@ -97,8 +96,8 @@ def _announce(run: ResolvedRun, overrides: Sequence[str]) -> None:
     train = run.config.train
     progress.say(f"run {run.config.run.name!r} in {run.uri} (config {run.fingerprint}, seed {run.seed})")
     segments = schedule.of(train).segments(run.first_step)
-    steps, rows = figures.count(train.total_steps, "step"), figures.count(train.batch_size, "row")
-    progress.say(f"  {steps} of {rows} in {figures.count(len(segments), 'segment')}")
+    steps, rows = counting.count(train.total_steps, "step"), counting.count(train.batch_size, "row")
+    progress.say(f"  {steps} of {rows} in {counting.count(len(segments), 'segment')}")
     for override in overrides:
         progress.say(f"  {override} (from overrides, put over the recipe)")
 

@@ -51,7 +51,7 @@ def train_segment(inputs: RunInputs, cursor: Cursor, end: int, *, owner: str | N
 
 
 def _reused(directory: RunDirectory, cursor: Cursor, end: int, latest: int) -> SegmentRecord:
-    record = directory.segment(end)
+    existing = record = directory.segment(end)
     if record is None:
         # The process died between the commit and the record, or the run was cut elsewhere the first time.
         record = SegmentRecord(
@@ -64,7 +64,8 @@ def _reused(directory: RunDirectory, cursor: Cursor, end: int, latest: int) -> S
             checkpoint=_reference(directory, end, latest),
         )
     record = record.model_copy(update={"reused": True})
-    directory.write_segment(record)
+    if record != existing:
+        directory.write_segment(record)
     progress.say(f"segment to {end}: reused (step {latest} is committed, digest {record.checkpoint.digest[:12]})")
     return record
 

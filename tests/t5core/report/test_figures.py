@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t5core import counting
 from t5core.report import figures
 
 
@@ -71,8 +72,8 @@ def test_a_change_is_told_only_where_it_means_something():
 
 
 def test_an_amount_of_one_has_no_plural():
-    assert [figures.count(n, "row") for n in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]
-    assert [figures.count(n, "batch", "batches") for n in (1, 2)] == ["1 batch", "2 batches"]
+    assert [counting.count(n, "row") for n in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]
+    assert [counting.count(n, "batch", "batches") for n in (1, 2)] == ["1 batch", "2 batches"]
 
 
 def test_metrics_of_ours_are_headed_by_their_unit():
