@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import yaml
 
 from t5core import errors, records, storage
+from t5core.checkpoints import index
 from t5core.config.base import StrictModel
 from t5core.config.edges import CheckpointRef, Cursor, Evaluation, ParentRef, ResolvedRun, SegmentRecord
 
@@ -121,6 +122,12 @@ class RunDirectory:
         remedy = "does not say whose run this is; bring it back from a copy, or choose another run.name"
         return records.read(self.info_uri, RunInfo, otherwise=remedy)
 
+    def is_begun(self) -> bool:
+        """Whether there is something to lose: a checkpoint, be it damaged, or what training and evaluation left."""
+        if not index.survey(self.checkpoints_uri).is_fresh or storage.path(f"{self.uri}/metrics").exists():
+            return True
+        return any(name.startswith(("segment-", "evaluation-", "actions-")) for name in self._record_names())
+
     def claim(
         self,
         resolved: ResolvedRun,
@@ -132,14 +139,17 @@ class RunDirectory:
     ) -> RunInfo:
         """Returns whose directory it is: this run's, from before or from now on; brings `config.yaml` up to date.
 
-        `identity` is what two starts of one run have in common, `may_differ` the dotted keys of settings and
+        A run of the same name that never began is taken over, and what it recorded is deleted; the caller holds the
+        lock. `identity` is what two starts of one run have in common, `may_differ` the dotted keys of settings and
         sections that play no part in it, `workflow` the name of the one that asks.
 
         Raises:
-          RunDirectoryError: the directory is another run's, or holds something that no run has made.
+          RunDirectoryError: the directory is another run's that has begun, or holds something that no run has made.
         """
         info = self.check_claim(resolved, identity=identity, may_differ=may_differ)
-        if info is None:
+        if info is None or info.identity != identity:
+            if info is not None:
+                self._delete_records()
             info = RunInfo(
                 name=resolved.config.run.name,
                 identity=identity,
@@ -162,9 +172,33 @@ class RunDirectory:
         info = self.info()
         if info is None:
             self._refuse_foreign()
-        elif info.identity != identity:
+        elif info.identity != identity and self.is_begun():
             raise errors.RunDirectoryError(self._other_run(info, resolved, identity=identity, may_differ=may_differ))
         return info
+
+    def check_identity(self, identity: str) -> None:
+        """Returns unless another run has taken the directory over since this one claimed it.
+
+        Raises:
+          RunDirectoryError: it has.
+        """
+        info = self.info()
+        if info is not None and info.identity != identity:
+            raise errors.RunDirectoryError(
+                f"{self.uri} is that of run {info.identity} by now, which was started after this one ({identity}) and "
+                f"before it had a checkpoint; choose another run.name"
+            )
+
+    def _delete_records(self) -> None:
+        """Deletes what a run that never began said of itself."""
+        folder = storage.path(f"{self.uri}/records")
+        try:
+            for uri in (self.summary_uri, self.report_uri):
+                storage.path(uri).unlink(missing_ok=True)
+            if folder.is_dir():
+                folder.rmtree()
+        except OSError as error:
+            raise storage.write_refused(self.uri, error) from error
 
     def _refuse_foreign(self) -> None:
         folder = storage.path(self.uri)
@@ -280,10 +314,13 @@ class RunDirectory:
         records.write(self._record_uri(name), record)
 
     def _read_all(self, prefix: str, model: type[_Record]) -> list[_Record]:
-        folder = storage.path(f"{self.uri}/records")
-        names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-        found = [records.read(str(folder / n), model) for n in names if n.startswith(prefix) and n.endswith(".json")]
+        names = [name for name in self._record_names() if name.startswith(prefix) and name.endswith(".json")]
+        found = [records.read(f"{self.uri}/records/{name}", model) for name in names]
         return [record for record in found if record is not None]
+
+    def _record_names(self) -> list[str]:
+        folder = storage.path(f"{self.uri}/records")
+        return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
 
 
 _ABSENT = "not set"

@@ -16,10 +16,12 @@ def initialise(inputs: RunInputs, *, owner: str | None = None) -> Cursor:
 
     Raises:
       CheckpointError: there are checkpoints, but none that can be used.
+      RunDirectoryError: another run has taken the directory over before this one had a checkpoint.
     """
     began = time.monotonic()
     holding.hold(inputs.run.uri, owner=owner)
     directory = RunDirectory(inputs.run.uri)
+    directory.check_identity(inputs.run.fingerprint)
     latest = index.latest(directory.checkpoints_uri)
     with failure.recorded(inputs.run.uri, where="initialise"):
         checkpoint, reason = _found(directory, latest) if latest is not None else _fresh(inputs, directory)

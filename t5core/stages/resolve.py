@@ -11,7 +11,7 @@ from t5core.checkpoints import index
 from t5core.config import load, yaml_text
 from t5core.config.edges import ResolvedRun, TaskRequest, VocabularyRef
 from t5core.config.schema import PretrainConfig
-from t5core.rundir import RunDirectory, StageRecord
+from t5core.rundir import RunDirectory, RunInfo, StageRecord
 from t5core.stages import holding
 from t5core.starting import parent_checkpoint
 
@@ -49,14 +49,22 @@ def resolve_run(
     directory.write_stage(
         StageRecord(
             stage="resolve",
-            reused=info is not None,
-            reason=f"run {run.fingerprint} lives in {run.uri} already" if info else "a new run",
+            reused=info is not None and info.identity == run.fingerprint,
+            reason=_reason(run, info),
             seconds=time.monotonic() - began,
             fingerprint=run.fingerprint,
             uri=directory.config_uri,
         )
     )
     return run
+
+
+def _reason(run: ResolvedRun, before: RunInfo | None) -> str:
+    if before is None:
+        return "a new run"
+    if before.identity == run.fingerprint:
+        return f"run {run.fingerprint} lives in {run.uri} already"
+    return f"a new run, in the place of run {before.identity}, which was never initialised"
 
 
 def settle(config: PretrainConfig, overrides: Sequence[str]) -> ResolvedRun:

@@ -46,9 +46,12 @@ def with_checkpoint(config: PretrainConfig, place: str) -> PretrainConfig:
 
 
 def begun_with(config: PretrainConfig) -> PretrainConfig | None:
-    """Returns the configuration that the run was begun with, None when it is new or started from something else."""
+    """Returns the configuration that the run was begun with, None when it is new or started from something else.
+
+    A run that has no checkpoint yet is a new one: any of its settings may change.
+    """
     directory = RunDirectory(f"{_root(config)}/{config.run.name}")
-    if directory.info() is None:
+    if directory.info() is None or not directory.is_begun():
         return None
     before = load.load(directory.config_uri, PretrainConfig)
     return before if before.run.init_from is not None and _may_mean(config, _place_of(before)) else None

@@ -114,6 +114,15 @@ def train(inputs):
     return cursor.checkpoint.digest
 
 
+def begin(inputs):
+    """Gives a run its first checkpoint."""
+    try:
+        with settings_put_back():
+            initialise.initialise(inputs)
+    finally:
+        holding.release(inputs.run.uri)
+
+
 class KilledError(BaseException):
     """What no code of a run may catch."""
 

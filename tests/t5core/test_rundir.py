@@ -69,6 +69,12 @@ def evaluation(folder, step, loss):
     )
 
 
+def begun(folder, **train):
+    """Claims the directory for a run that has trained a segment."""
+    claim(folder, **train)
+    RunDirectory(str(folder)).write_segment(segment(folder, 0, 5))
+
+
 def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -89,7 +95,7 @@ def test_a_later_claim_of_the_same_run_brings_the_configuration_up_to_date(folde
 
 
 def test_another_run_is_refused_naming_both_and_what_differs_and_nothing_is_touched(folder):
-    claim(folder, total_steps=10)
+    begun(folder, total_steps=10)
     before = content(folder)
     with pytest.raises(errors.RunDirectoryError) as refusal:
         claim(folder, identity="two", may_differ={"train.total_steps"}, batch_size=16, total_steps=20)
@@ -100,15 +106,59 @@ def test_another_run_is_refused_naming_both_and_what_differs_and_nothing_is_touc
     assert content(folder) == before
 
 
-def test_of_many_differences_the_first_are_named(folder):
+@pytest.mark.parametrize("left", ["checkpoints/5.damaged-1/", "metrics/train/", "records/evaluation-00000005.json"])
+def test_whatever_training_left_keeps_the_directory_with_its_run(folder, left):
     claim(folder)
+    assert not RunDirectory(str(folder)).is_begun()
+    place = folder / left
+    (place if left.endswith("/") else place.parent).mkdir(parents=True)
+    if not left.endswith("/"):
+        place.write_text("{}")
+    assert RunDirectory(str(folder)).is_begun()
+    with pytest.raises(errors.RunDirectoryError, match="belongs to run one, not to two"):
+        claim(folder, identity="two")
+
+
+def test_a_run_that_never_began_is_taken_over_and_nothing_of_it_stays(folder):
+    claim(folder, batch_size=8)
+    directory = RunDirectory(str(folder))
+    directory.write_stage(
+        StageRecord(stage="resolve", reused=False, reason="new", seconds=0.1, fingerprint="one", uri=str(folder))
+    )
+    for name in ("summary.json", "report.html", "lock.json"):
+        (folder / name).write_text("of before")
+    directory.check_identity("one")
+    assert claim(folder, identity="two", batch_size=16) == directory.info()
+    info = directory.info()
+    assert info is not None
+    assert info.identity == "two"
+    assert yaml.safe_load((folder / "config.yaml").read_text())["train"]["batch_size"] == 16
+    assert sorted(os.listdir(folder)) == ["config.yaml", "lock.json", "run.json"], "the lock is the holder's"
+    with pytest.raises(errors.RunDirectoryError, match=r"demo is that of run two by now, .*choose another run.name"):
+        directory.check_identity("one")
+
+
+def test_a_take_over_that_was_killed_leaves_a_directory_that_either_run_can_have(folder, monkeypatch):
+    for survivor in ("one", "two"):
+        claim(folder, identity="one", batch_size=8)
+        with monkeypatch.context() as killed:
+            killed.setattr("t5core.records.write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                claim(folder, identity="two", batch_size=16)
+        size = {"one": 8, "two": 16}[survivor]
+        assert claim(folder, identity=survivor, batch_size=size).identity == survivor
+        assert yaml.safe_load((folder / "config.yaml").read_text())["train"]["batch_size"] == size
+
+
+def test_of_many_differences_the_first_are_named(folder):
+    begun(folder)
     changes = {"batch_size": 16, "total_steps": 3, "segment_steps": 3, "checkpoint_period": 3, "eval_period": 3}
     with pytest.raises(errors.RunDirectoryError, match=r"eval_period is 250 there and 3 here \(and 2 more\); choose"):
         claim(folder, identity="two", **changes)
 
 
 def test_differences_inside_lists_are_named_by_place(folder):
-    claim(folder)
+    begun(folder)
     run = resolved(folder)
     data = run.config.data.model_copy(update={"tasks": [run.config.data.tasks[0].model_copy(update={"rate": 2.0})]})
     other = run.model_copy(update={"config": run.config.model_copy(update={"data": data})})
@@ -117,7 +167,7 @@ def test_differences_inside_lists_are_named_by_place(folder):
 
 
 def test_a_configuration_that_is_no_text_any_more_is_written_anew_and_named_to_others(folder):
-    claim(folder, total_steps=10)
+    begun(folder, total_steps=10)
     (folder / "config.yaml").write_bytes(b"\xff\xfe\x00garbage")
     with pytest.raises(errors.IntegrityError, match=r"config.yaml is not YAML; delete it and run again"):
         claim(folder, identity="two")

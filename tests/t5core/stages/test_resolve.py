@@ -2,12 +2,15 @@
 
 import pytest
 
-from t5core import errors
+from t5core import errors, lock
 from t5core.checkpoints import seal
 from t5core.config import load
 from t5core.config.schema import PretrainConfig
-from t5core.stages import holding, resolve
+from t5core.preflight import record
+from t5core.rundir import RunDirectory
+from t5core.stages import failure, holding, resolve
 from tests.t5core import tiny
+from tests.t5core.preflight import runs
 
 
 def config(**train):
@@ -20,6 +23,15 @@ def config(**train):
         "train": {"total_steps": 100, **train},
     }
     return load.validate(settings, PretrainConfig, origin="test")
+
+
+def commit(run, *, step):
+    """Puts in place what makes a checkpoint count as committed."""
+    checkpoint = run / "checkpoints" / str(step)
+    for name in ("record", "state"):
+        (checkpoint / name).mkdir(parents=True)
+    for name in (seal.FILE, seal.COMMIT_FILE, seal.METADATA_FILE):
+        (checkpoint / name).write_text("")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +86,7 @@ def test_a_seed_that_was_drawn_is_kept_and_one_that_is_given_counts_wherever_it_
     drawn = resolve.resolve_run(config(), [*overrides, "run.seed=null"])
     holding.release(str(tmp_path / "drawn"))
     assert resolve.settle(config(), [*overrides, "run.seed=null"]).seed == drawn.seed
+    commit(tmp_path / "drawn", step=0)
     open_seed = load.override_config(config(), ["run.seed=null"])
     other = (drawn.seed + 1) % 2**31
     with pytest.raises(errors.RunDirectoryError, match=f"run.seed is {drawn.seed} there and {other} here"):
@@ -82,14 +95,42 @@ def test_a_seed_that_was_drawn_is_kept_and_one_that_is_given_counts_wherever_it_
 
 def test_fewer_steps_than_the_run_has_taken_are_refused_and_nothing_is_changed(tmp_path):
     overrides = [f"run.root={tmp_path}", "run.name=far"]
-    checkpoint = tmp_path / "far" / "checkpoints" / "40"
     resolve.resolve_run(config(), overrides)
     holding.release(str(tmp_path / "far"))
-    for name in ("record", "state"):
-        (checkpoint / name).mkdir(parents=True)
-    for name in (seal.FILE, seal.COMMIT_FILE, seal.METADATA_FILE):
-        (checkpoint / name).write_text("")
+    commit(tmp_path / "far", step=40)
     with pytest.raises(errors.CheckpointError, match=r"train.total_steps=39 is below step 40, which .*far has reached"):
         resolve.resolve_run(config(), [*overrides, "train.total_steps=39"])
     assert "total_steps: 100" in (tmp_path / "far" / "config.yaml").read_text()
     assert resolve.settle(config(), [*overrides, "train.total_steps=40"]).config.train.total_steps == 40
+
+
+def test_a_run_that_was_refused_before_it_began_may_be_changed_under_its_name(tmp_path):
+    overrides, uri = [f"run.root={tmp_path}", "run.name=early"], str(tmp_path / "early")
+    first = resolve.resolve_run(config(), overrides)
+    holding.release(uri)
+    record.write(uri, record.Preflight(devices=runs.ONE_DEVICE, total_steps=1, batch_size=1, first_step=0))
+    with pytest.raises(errors.ConfigError), failure.recorded(uri, where="preflight"):
+        raise errors.ConfigError("raise it")
+    assert "raise it" in (tmp_path / "early" / "summary.json").read_text()
+    second = resolve.resolve_run(config(batch_size=8), overrides)
+    holding.release(uri)
+    assert sorted(path.name for path in (tmp_path / "early").iterdir()) == ["config.yaml", "records", "run.json"]
+    (stage,) = RunDirectory(uri).stages()
+    assert (stage.reused, stage.fingerprint) == (False, second.fingerprint)
+    assert stage.reason == f"a new run, in the place of run {first.fingerprint}, which was never initialised"
+    commit(tmp_path / "early", step=0)
+    with pytest.raises(errors.RunDirectoryError, match=r"train.batch_size is 8 there and 32 here"):
+        resolve.resolve_run(config(), overrides)
+
+
+def test_a_run_that_another_process_works_on_is_not_taken_over(tmp_path):
+    overrides = [f"run.root={tmp_path}", "run.name=busy"]
+    first = resolve.resolve_run(config(), overrides)
+    holding.release(first.uri)
+    before = (tmp_path / "busy" / "run.json").read_bytes()
+    with (
+        lock.RunLock(RunDirectory(first.uri).lock_uri, owner="another"),
+        pytest.raises(errors.InUseError, match="is held by 'another'"),
+    ):
+        resolve.resolve_run(config(batch_size=8), overrides)
+    assert (tmp_path / "busy" / "run.json").read_bytes() == before

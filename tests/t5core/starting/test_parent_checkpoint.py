@@ -50,14 +50,19 @@ def test_a_published_name_leads_to_what_has_it_when_the_run_begins(parent):
     publish(parent, "moving", 4, value=3.0)
     first = config(parent, "published:moving", name="first")
     assert start_of(first) == f"{parent.uri}/checkpoints/4"
-    small_runs.inputs(parent_checkpoint.settled(first))
+    claimed = small_runs.inputs(parent_checkpoint.settled(first))
+    publish(parent, "moving", 2, value=2.5)
+    assert start_of(first) == f"{parent.uri}/checkpoints/2", "claimed only, by a start that came to nothing"
+    publish(parent, "moving", 4, value=2.25)
+    small_runs.begin(claimed)
     publish(parent, "moving", 6, value=2.0)
     assert start_of(first) == f"{parent.uri}/checkpoints/4", "begun with that"
     assert start_of(config(parent, "published:moving", name="second")) == f"{parent.uri}/checkpoints/6"
 
 
 def test_a_run_that_was_begun_keeps_its_step_though_the_other_run_went_on(parent):
-    small_runs.inputs(parent_checkpoint.settled(config(parent, f"{parent.uri}/checkpoints/4", name="early")))
+    settled = parent_checkpoint.settled(config(parent, f"{parent.uri}/checkpoints/4", name="early"))
+    small_runs.begin(small_runs.inputs(settled))
     assert start_of(config(parent, parent.uri, name="early")) == f"{parent.uri}/checkpoints/4"
     assert start_of(config(parent, making.T5X, name="early")) == str(making.T5X), "which cannot mean step 4"
 
