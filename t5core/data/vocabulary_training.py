@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from t5core import errors, fingerprints, sharing, storage
@@ -25,6 +25,8 @@ MAX_CHARACTERS = 8_000_000
 _MAX_SENTENCE_CHARACTERS = 1000
 # The result depends on the number of threads, so it is part of the recipe and not of the machine.
 _THREADS = 4
+# What SentencePiece says when a size does not hold the characters that it has to have.
+_TOO_SMALL = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 
 
 class BuiltVocabulary(NamedTuple):
@@ -129,7 +131,7 @@ def train_vocabulary(root: str, tasks: Sequence[TaskConfig], config: VocabularyC
 
     def make() -> BuiltVocabulary:
         reason = _why_not(folder, parts)
-        model = train_model(_sentences([TaskSource(task) for task in tasks]), config)
+        model = trained_on(tasks, config)
         _commit(folder, model, pieces=config.size, parts=parts)
         return BuiltVocabulary(_reference(folder, config.extra_ids), False, reason)
 
@@ -179,38 +181,69 @@ def _text_digest(task: TaskConfig, source: TaskSource) -> str:
     return storage.fingerprint([source.digest(), list(source.columns), held_out, left_out])
 
 
-def train_model(sentences: Iterator[str], config: VocabularyConfig, *, fewer: bool = False) -> bytes:
+def trained_on(tasks: Sequence[TaskConfig], config: VocabularyConfig) -> bytes:
+    """Returns the SentencePiece model of what `tasks` train on; nothing is kept.
+
+    Raises:
+      ConfigError: the text does not give as many pieces.
+      DataError: a source cannot be read or holds no text.
+    """
+    return train_model(_sentences([TaskSource(task) for task in tasks]), config)
+
+
+def train_model(sentences: Iterable[str], config: VocabularyConfig) -> bytes:
     """Returns a SentencePiece model trained on `sentences`.
 
     Args:
       sentences: of at most _MAX_SENTENCE_CHARACTERS.
       config: its size and coverage count.
-      fewer: gives fewer pieces where the text has no more, as a sample may.
 
     Raises:
       ConfigError: the text does not give as many pieces.
     """
+    try:
+        return _trained(sentences, config, size=config.size)
+    except RuntimeError as error:
+        raise errors.ConfigError(_explained(str(error), config)) from error
+
+
+def train_sample(sentences: Sequence[str], config: VocabularyConfig) -> bytes:
+    """Returns the same of a sample of the text, with the nearest size that the sample gives.
+
+    Raises:
+      ConfigError: it gives none.
+    """
+    try:
+        try:
+            return _trained(sentences, config, size=config.size, at_most=True)
+        except RuntimeError as error:
+            needed = _TOO_SMALL.search(str(error))
+            if not needed:
+                raise
+            return _trained(sentences, config, size=int(needed[1]), at_most=True)
+    except RuntimeError as error:
+        raise errors.ConfigError(_explained(str(error), config)) from error
+
+
+def _trained(sentences: Iterable[str], config: VocabularyConfig, *, size: int, at_most: bool = False) -> bytes:
     import sentencepiece
 
     model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences,
-            model_writer=model,
-            vocab_size=config.size,
-            character_coverage=config.character_coverage,
-            byte_fallback=config.byte_fallback,
-            hard_vocab_limit=not fewer,
-            pad_id=vocabulary.PAD_ID,
-            eos_id=vocabulary.EOS_ID,
-            unk_id=vocabulary.UNK_ID,
-            bos_id=-1,
-            num_threads=_THREADS,
-            max_sentence_length=8 * _MAX_SENTENCE_CHARACTERS,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise errors.ConfigError(_explained(str(error), config)) from error
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        vocab_size=size,
+        character_coverage=config.character_coverage,
+        byte_fallback=config.byte_fallback,
+        hard_vocab_limit=not at_most,
+        pad_id=vocabulary.PAD_ID,
+        eos_id=vocabulary.EOS_ID,
+        unk_id=vocabulary.UNK_ID,
+        bos_id=-1,
+        num_threads=_THREADS,
+        max_sentence_length=8 * _MAX_SENTENCE_CHARACTERS,
+        minloglevel=2,
+    )
     return model.getvalue()
 
 
@@ -219,9 +252,10 @@ def _explained(message: str, config: VocabularyConfig) -> str:
     size = f"data.vocabulary.size={config.size}"
     if limit:
         return f"{size} is more than the text gives, {limit[1]} at most; lower it, or add text"
-    if "smaller than required_chars" in message:
+    needed = _TOO_SMALL.search(message)
+    if needed:
         return (
-            f"{size} does not even hold the single characters and bytes; raise it, or lower "
+            f"{size} does not even hold the single characters and bytes; raise it to {needed[1]} at least, or lower "
             "data.vocabulary.character_coverage"
         )
     reason = " ".join(message.split())

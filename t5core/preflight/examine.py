@@ -133,8 +133,22 @@ def _vocabulary(run: ResolvedRun, found: reuse.Found, samples: dict[str, Sample]
         return load_vocabulary(found.vocabulary), "tokenised"
     if config.path is not None:
         return vocabulary_training.loaded_from(run, config.path), "tokenised"
+    return _like(run, samples), "tokenised by a vocabulary trained on a sample"
+
+
+def _like(run: ResolvedRun, samples: dict[str, Sample]) -> SentencePieceVocabulary:
+    """Returns a vocabulary trained on a part of the samples, or on all of the text where it may not give the size.
+
+    Raises:
+      ConfigError: all of the text was read and does not give the size that is wanted.
+    """
+    config, tasks = run.config.data.vocabulary, run.config.data.tasks
     texts = [text for taken in samples.values() for document in taken.documents for text in document.values()]
     stride = 1 + sum(map(len, texts)) // _TRAINED_CHARACTERS
-    sentences = (sentence for text in texts[::stride] for sentence in vocabulary_training.cut(text))
-    trained = vocabulary_training.train_model(sentences, config, fewer=True)
-    return SentencePieceVocabulary(trained, extra_ids=config.extra_ids), "tokenised by a vocabulary trained on a sample"
+    sentences = [sentence for text in texts[::stride] for sentence in vocabulary_training.cut(text)]
+    trained = vocabulary_training.train_sample(sentences, config)
+    found = SentencePieceVocabulary(trained, extra_ids=config.extra_ids)
+    if found.pieces != config.size and all(sample.is_whole for sample in samples.values()):
+        trained = vocabulary_training.trained_on(tasks, config)
+        found = SentencePieceVocabulary(trained, extra_ids=config.extra_ids)
+    return found

@@ -1,6 +1,7 @@
 import io
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 
@@ -284,17 +285,25 @@ class TestBuild:
             ),
             (
                 {"size": 20, "rows": 128},
-                "data.vocabulary.size=20 does not even hold the single characters and bytes; raise it, or lower "
-                "data.vocabulary.character_coverage",
+                "data.vocabulary.size=20 does not even hold the single characters and bytes; raise it to {limit} at "
+                "least, or lower data.vocabulary.character_coverage",
             ),
         ],
     )
     def test_what_cannot_work_is_said_in_one_line(self, tmp_path, settings, message):
         with pytest.raises(errors.ConfigError) as caught:
             build_vocabulary(resolved(tmp_path, **settings))
-        limit = "".join(filter(str.isdigit, str(caught.value).split("gives, ")[-1].split(" at most")[0]))
+        (limit,) = re.findall(r"(\d+) at (?:most|least)", str(caught.value)) or [""]
         assert str(caught.value) == message.format(limit=limit)
         assert [path for path in (tmp_path / "runs").rglob("*") if path.is_file()] == []
+
+    @pytest.mark.parametrize("size", [20, 5000])
+    def test_the_size_that_is_told_instead_works(self, tmp_path, size):
+        with pytest.raises(errors.ConfigError) as caught:
+            build_vocabulary(resolved(tmp_path, size=size, rows=rounded_size(size, 100)))
+        (told,) = map(int, re.findall(r"(\d+) at (?:most|least)", str(caught.value)))
+        built = build_vocabulary(resolved(tmp_path, size=told, rows=rounded_size(told, 100)))
+        assert built.reference.size == told + 100
 
     def test_a_model_that_is_not_there(self, tmp_path):
         with pytest.raises(errors.DataError) as caught:

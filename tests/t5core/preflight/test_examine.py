@@ -5,8 +5,10 @@ import re
 
 import pytest
 
-from t5core.data import mixture
-from t5core.preflight import examine, pools, space
+from t5core import errors
+from t5core.data import mixture, vocabulary_training
+from t5core.data.vocabulary_verification import rounded_size
+from t5core.preflight import examine, pools, sample, space
 from t5core.preflight.record import Devices
 from tests.t5core.preflight import runs
 
@@ -162,6 +164,33 @@ def test_a_large_text_is_not_read_only_to_be_known_again(folder, monkeypatch):
     assert [entry.reason for entry in found.reuse if not entry.found] == [
         "not looked for: 0.0 GB of text would have to be read first"
     ] * 2
+
+
+def vocabulary_of(size):
+    return f"data.vocabulary={{size: {size}}}", f"model.vocab_size={rounded_size(size, 100)}"
+
+
+@pytest.mark.parametrize("trained_characters", [examine._TRAINED_CHARACTERS, 2000])
+@pytest.mark.parametrize("size", [100, 2000])
+def test_a_vocabulary_that_the_text_does_not_give_is_refused_as_its_stage_would(
+    folder, tmp_path, monkeypatch, size, trained_characters
+):
+    monkeypatch.setattr(examine, "_TRAINED_CHARACTERS", trained_characters)
+    run = runs.run_in(folder, *vocabulary_of(size), f"run.root={tmp_path}")
+    with pytest.raises(errors.ConfigError, match=rf"data.vocabulary.size={size} .* \d+ at (most|least)") as later:
+        vocabulary_training.build_vocabulary(run)
+    assert refusals(run) == [str(later.value)]
+
+
+def test_a_vocabulary_is_not_refused_for_what_a_part_of_the_text_does_not_give(folder, monkeypatch):
+    whole = examine.examine(runs.run_in(folder, *vocabulary_of(320)), devices=runs.ONE_DEVICE)
+    assert whole.refusals == []
+    assert whole.estimated.basis.endswith("tokenised by a vocabulary trained on a sample")
+    monkeypatch.setattr(sample, "SMALL_BYTES", 0)
+    for size in (100, 2000):
+        found = examine.examine(runs.run_in(folder, *vocabulary_of(size)), devices=runs.ONE_DEVICE)
+        assert found.refusals == []
+        assert found.estimated is not None
 
 
 def test_a_damaged_dataset_is_told_as_one_to_be_made_again(folder, tmp_path):
