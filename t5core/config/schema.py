@@ -67,7 +67,11 @@ class ModelConfig(StrictModel):
 
     preset: str = "t5_1_1_tiny"
     family: Family | None = None
-    vocab_size: Dimension | None = Field(default=None, description="rows of the embedding; None takes the preset's")
+    vocab_size: Dimension | None = Field(
+        default=None,
+        description="rows of the embedding; None: what the run's vocabulary needs, pieces and extra_ids rounded up to "
+        "a multiple of 128, or the rows of the checkpoint that brings it. Where there is no run, the preset's",
+    )
     emb_dim: Dimension | None = None
     num_heads: Dimension | None = None
     num_encoder_layers: Dimension | None = None
@@ -93,7 +97,10 @@ class ModelConfig(StrictModel):
         return self
 
     def architecture(self) -> Architecture:
-        """Returns every dimension: the preset's, with this section's own put over them."""
+        """Returns every dimension: the preset's, with this section's own put over them.
+
+        Before a run is resolved its `vocab_size` may still be the preset's.
+        """
         base = preset(self.preset)
         changed = {k: v for k, v in ((k, getattr(self, k, None)) for k in Architecture.model_fields) if v is not None}
         return Architecture.model_validate(base.model_dump() | changed)

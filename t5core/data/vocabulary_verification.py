@@ -11,7 +11,7 @@ from t5core.config.base import StrictModel
 from t5core.config.edges import DatasetRef, ResolvedRun, VocabularyRef
 from t5core.config.schema import PretrainConfig
 from t5core.data import manifest as manifests
-from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, load_vocabulary
+from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, load_vocabulary, read_model
 
 ROWS_MULTIPLE = 128
 COVERAGE_FILE = "coverage.json"
@@ -62,18 +62,46 @@ def rounded_size(pieces: int, extra_ids: int) -> int:
     return -(-(pieces + extra_ids) // ROWS_MULTIPLE) * ROWS_MULTIPLE
 
 
+def with_embedding_rows(config: PretrainConfig) -> PretrainConfig:
+    """Returns `config` with the embedding rows in `model.vocab_size`: given, or those that the vocabulary needs.
+
+    Raises:
+      DataError: the vocabulary is in a file that cannot be used.
+    """
+    if config.model.vocab_size is not None:
+        return config
+    settings = config.data.vocabulary
+    assert settings.kind != "parent", "it is settled first"
+    pieces = settings.size
+    if settings.kind == ByteVocabulary.kind:
+        pieces = ByteVocabulary(extra_ids=settings.extra_ids).pieces
+    elif settings.path is not None:
+        model = read_model(settings.path)
+        pieces = SentencePieceVocabulary(model, extra_ids=settings.extra_ids, origin=settings.path).pieces
+    rows = rounded_size(pieces, settings.extra_ids)
+    return config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": rows})})
+
+
 def check_embedding_rows(config: PretrainConfig, *, pieces: int, sentinels: int) -> None:
     """Checks the size of a vocabulary, before it is trained if need be.
+
+    A model that starts from a checkpoint may have more rows than its vocabulary has use for.
 
     Raises:
       ConfigError: it does not fit the model's embedding rows, or a task needs sentinels and there are none.
     """
     extra_ids, rows = config.data.vocabulary.extra_ids, config.model.architecture().vocab_size
     needed = rounded_size(pieces, extra_ids)
-    if needed != rows:
+    is_given = config.run.init_from is not None  # by a checkpoint, and those of others may have any number of rows
+    if rows < (pieces + extra_ids if is_given else needed):
         raise errors.ConfigError(
             f"a vocabulary of {pieces} pieces + {extra_ids} extra ids = {pieces + extra_ids}, rounded up to {needed}, "
             f"does not fit the model's {rows} embedding rows; set model.vocab_size={needed} or change data.vocabulary"
+        )
+    if rows > needed and not is_given:
+        raise errors.ConfigError(
+            f"model.vocab_size={rows} is more than the {needed} embedding rows that a vocabulary of {pieces} pieces + "
+            f"{extra_ids} extra ids has use for; leave model.vocab_size out, or change data.vocabulary"
         )
     needing = [task.name for task in config.data.tasks if task.needs_sentinels and not task.is_seqio]
     if needing and not sentinels:

@@ -75,9 +75,10 @@ def settle(config: PretrainConfig, overrides: Sequence[str]) -> ResolvedRun:
       RunDirectoryError: the directory is another run's.
       CheckpointError: the run is past its `total_steps`.
     """
-    from t5core.data import registered_mixtures
+    from t5core.data import registered_mixtures, vocabulary_verification
 
-    known = parent_checkpoint.settled(registered_mixtures.expanded(load.override_config(config, overrides)))
+    named = registered_mixtures.expanded(load.override_config(config, overrides))
+    known = vocabulary_verification.with_embedding_rows(parent_checkpoint.settled(named))
     run = _with_stored_seed(load.resolve(known), drawn=known.run.seed is None)
     check(run.config)
     directory = RunDirectory(run.uri)

@@ -272,7 +272,12 @@ class TestBuild:
         [
             (
                 {"rows": 640},
-                "a vocabulary of 400 pieces + 100 extra ids = 500, rounded up to 512, does not fit the model's 640 "
+                "model.vocab_size=640 is more than the 512 embedding rows that a vocabulary of 400 pieces + 100 extra "
+                "ids has use for; leave model.vocab_size out, or change data.vocabulary",
+            ),
+            (
+                {"rows": 384},
+                "a vocabulary of 400 pieces + 100 extra ids = 500, rounded up to 512, does not fit the model's 384 "
                 "embedding rows; set model.vocab_size=512 or change data.vocabulary",
             ),
             (
@@ -410,7 +415,7 @@ class TestVerify:
         vocabulary = build_vocabulary(run).reference
         wider = run.config.model.model_copy(update={"vocab_size": 384})
         with pytest.raises(
-            errors.ConfigError, match=r"^a vocabulary of 120 pieces \+ 100 extra ids = 220, rounded up to"
+            errors.ConfigError, match=r"^model.vocab_size=384 is more than the 256 embedding rows that a vocabulary of"
         ):
             verify_vocabulary(
                 run.model_copy(update={"config": run.config.model_copy(update={"model": wider})}), vocabulary, []

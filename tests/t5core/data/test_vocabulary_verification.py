@@ -14,7 +14,12 @@ from t5core.data.ragged import Ragged
 from t5core.data.shards import ShardRows
 from t5core.data.vocabulary import ByteVocabulary, SentencePieceVocabulary, load_vocabulary
 from t5core.data.vocabulary_training import build_vocabulary
-from t5core.data.vocabulary_verification import COVERAGE_FILE, check_embedding_rows, verify_vocabulary
+from t5core.data.vocabulary_verification import (
+    COVERAGE_FILE,
+    check_embedding_rows,
+    verify_vocabulary,
+    with_embedding_rows,
+)
 from t5core.evaluation import task_metrics
 from tests.t5core.data.task_runs import made, raw, request_of, run_of
 from tests.t5core.data.test_vocabulary import WORDS, train
@@ -22,29 +27,61 @@ from tests.t5core.data.test_vocabulary import WORDS, train
 TEXT = "{a} b\n c\td 🎉 漢字 e\u0301 f\u2028g"
 
 
-@pytest.mark.parametrize(
-    ("extra_ids", "rows", "fits"), [(0, 1024, True), (100, 1152, True), (0, 1152, False), (100, 1024, False)]
-)
-def test_only_the_right_number_of_rows_passes(extra_ids, rows, fits):
-    config = PretrainConfig.model_validate(
+def settings(vocabulary, *, rows=None, parent=False):
+    """Returns the settings of a run with that vocabulary, a model of so many rows, and a checkpoint to start from."""
+    init = {"checkpoint": "runs/other/checkpoints/5", "step": "restart"} if parent else None
+    return PretrainConfig.model_validate(
         {
-            "model": {"vocab_size": rows},
+            "run": {"init_from": init},
+            "model": {"preset": "t5_1_1_small", "vocab_size": rows},
             "data": {
                 "tasks": [{"name": "t", "files": ["x.txt"], "objective": "prefix_lm"}],
-                "vocabulary": {"path": "x.model", "extra_ids": extra_ids},
+                "vocabulary": vocabulary,
             },
         }
     )
-    if fits:
+
+
+@pytest.mark.parametrize(
+    ("extra_ids", "rows", "parent", "message"),
+    [
+        (0, 1024, False, None),
+        (100, 1152, False, None),
+        (0, 1152, False, "model.vocab_size=1152 is more than the 1024 embedding rows that a vocabulary of 1000 pieces"),
+        (100, 1024, False, "a vocabulary of 1000 pieces + 100 extra ids = 1100, rounded up to 1152, does not fit the"),
+        (100, 1100, False, "does not fit the model's 1100 embedding rows; set model.vocab_size=1152 or change data.vo"),
+        (0, 1152, True, None),
+        (100, 1100, True, None),
+        (100, 1099, True, "does not fit the model's 1099 embedding rows; set model.vocab_size=1152 or change data.vo"),
+    ],
+)
+def test_only_the_right_number_of_rows_passes_and_a_checkpoint_s_if_there_are_more(extra_ids, rows, parent, message):
+    config = settings({"path": "x.model", "extra_ids": extra_ids}, rows=rows, parent=parent)
+    if message is None:
         check_embedding_rows(config, pieces=1000, sentinels=extra_ids)
         return
-    needed = {0: 1024, 100: 1152}[extra_ids]
     with pytest.raises(errors.ConfigError) as caught:
         check_embedding_rows(config, pieces=1000, sentinels=extra_ids)
-    assert str(caught.value) == (
-        f"a vocabulary of 1000 pieces + {extra_ids} extra ids = {1000 + extra_ids}, rounded up to {needed}, does not "
-        f"fit the model's {rows} embedding rows; set model.vocab_size={needed} or change data.vocabulary"
-    )
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "rows"),
+    [
+        ({"size": 32000}, 32128),  # T5's own
+        ({"size": 250100, "extra_ids": 0}, 250112),  # as many as mT5's
+        ({"kind": "bytes", "extra_ids": 125}, 384),  # ByT5's
+        ({"size": 385}, 512),
+        ({"path": "PATH"}, 256),
+    ],
+)
+def test_a_model_has_the_rows_that_its_vocabulary_needs(tmp_path, vocabulary, rows):
+    (tmp_path / "a.model").write_bytes(train(vocab_size=120))
+    named = {name: f"{tmp_path}/a.model" if value == "PATH" else value for name, value in vocabulary.items()}
+    config = with_embedding_rows(settings(named))
+    assert config.model.vocab_size == config.model.architecture().vocab_size == rows
+    assert with_embedding_rows(settings(named, rows=4096)).model.vocab_size == 4096, "which is the user's word"
 
 
 @pytest.mark.parametrize("token", [384, -1])

@@ -134,3 +134,16 @@ def test_a_run_that_another_process_works_on_is_not_taken_over(tmp_path):
     ):
         resolve.resolve_run(config(batch_size=8), overrides)
     assert (tmp_path / "busy" / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(("vocabulary", "rows"), [({"size": 400}, 512), ({"kind": "bytes", "extra_ids": 125}, 384)])
+def test_a_preset_goes_with_a_vocabulary_of_any_size_and_its_rows_are_written_down(tmp_path, vocabulary, rows):
+    settings = {
+        "run": {"root": str(tmp_path), "name": "rows"},
+        "model": {"preset": "t5_1_1_small"},
+        "data": {"tasks": [{"name": "one", "builtin": "python_docs"}], "vocabulary": vocabulary},
+    }
+    run = resolve.resolve_run(load.validate(settings, PretrainConfig, origin="test"), [])
+    holding.release(run.uri)
+    assert load.load(f"{run.uri}/config.yaml", PretrainConfig) == run.config
+    assert run.config.model.vocab_size == rows
