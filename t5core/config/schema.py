@@ -24,6 +24,8 @@ from t5core.config.train_schema import TrainConfig
 Dtype = Literal["float32", "bfloat16"]
 Dimension = Annotated[int, Field(gt=0, lt=2**31)]
 
+# What is to be as in the checkpoint that the run starts from.
+PARENT = "parent"
 
 # Folders under run.root that belong to no run.
 _SHARED = ("datasets", "vocabularies", "evaluations", "made", "imported", "published", "schedules", "compilation-cache")
@@ -65,7 +67,10 @@ class RunConfig(RunPlace):
 class ModelConfig(StrictModel):
     """A published size by name, with any dimension replaced."""
 
-    preset: str = "t5_1_1_tiny"
+    preset: str = Field(
+        default="t5_1_1_tiny",
+        description="a size in presets.py; or parent: the model of the checkpoint in run.init_from",
+    )
     family: Family | None = None
     vocab_size: Dimension | None = Field(
         default=None,
@@ -93,14 +98,23 @@ class ModelConfig(StrictModel):
 
     @pydantic.model_validator(mode="after")
     def _preset_exists(self) -> ModelConfig:
-        self.architecture()
+        if self.preset != PARENT:
+            self.architecture()
         return self
 
     def architecture(self) -> Architecture:
         """Returns every dimension: the preset's, with this section's own put over them.
 
         Before a run is resolved its `vocab_size` may still be the preset's.
+
+        Raises:
+          ConfigError: there is no such preset, or it is `parent`, which is known when a run is resolved.
         """
+        if self.preset == PARENT:
+            raise errors.ConfigError(
+                "model.preset: parent is the model of the checkpoint in run.init_from, which there is not here; "
+                "name a size"
+            )
         base = preset(self.preset)
         changed = {k: v for k, v in ((k, getattr(self, k, None)) for k in Architecture.model_fields) if v is not None}
         return Architecture.model_validate(base.model_dump() | changed)
@@ -167,7 +181,8 @@ class PretrainConfig(StrictModel):
 
     @pydantic.model_validator(mode="after")
     def _sections_fit(self) -> PretrainConfig:
-        family = self.model.architecture().family
+        # What `parent` is comes to light when the run is resolved, and these are looked at again.
+        family = self.model.architecture().family if self.model.preset != PARENT else self.model.family
         if family == "encoder_decoder" and "inputs" not in self.data.feature_lengths:
             raise ValueError("data.feature_lengths has no 'inputs', which an encoder-decoder needs; add it, in tokens")
         if self.model.inputs_bidirectional_attention and (
@@ -194,6 +209,10 @@ class PretrainConfig(StrictModel):
                 )
         if self.publish is not None and self.publish.task not in self.data.evaluated and not may_be_mixtures:
             raise ValueError(f"publish.task: {errors.unknown_name('task', self.publish.task, self.data.evaluated)}")
-        if self.data.vocabulary.kind == "parent" and init_from is None:
-            raise ValueError("data.vocabulary.kind: parent is that of run.init_from, which is not set; set it")
+        for setting, value in (
+            ("data.vocabulary.kind", self.data.vocabulary.kind),
+            ("model.preset", self.model.preset),
+        ):
+            if value == PARENT and init_from is None:
+                raise ValueError(f"{setting}: parent is that of run.init_from, which is not set; set it")
         return self

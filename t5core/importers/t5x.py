@@ -44,7 +44,7 @@ def read(folder: str, *, optimizer_state: OptimizerState = "keep", model: Archit
     leaves = _leaves(state, folder, optimizer_state)
     layout = "scanned" if t5x_scanned.is_scanned(leaves) else "unscanned"
     leaves = t5x_scanned.unscanned(leaves, source=folder)
-    architecture, notes = _architecture({name: leaf.param.shape for name, leaf in leaves.items()}, folder, model)
+    architecture, notes = architecture_of({name: leaf.param.shape for name, leaf in leaves.items()}, folder, model)
     contents.require_shapes(
         {name: leaf.param.shape for name, leaf in leaves.items()}, architecture, source=f"{folder} (target)"
     )
@@ -98,10 +98,19 @@ def _leaves(state: Mapping[str, Any], folder: str, optimizer_state: OptimizerSta
     }
 
 
-def _architecture(
+def architecture_of(
     shapes: Mapping[str, tuple[int, ...]], folder: str, model: Architecture | None
 ) -> tuple[Architecture, tuple[str, ...]]:
-    """Returns the architecture that the shapes are of, and what was taken from the published models."""
+    """Returns the architecture that the shapes are of, and what was taken from the published models.
+
+    Args:
+      shapes: of the parameters, by name, layers not stacked.
+      folder: that holds them, for messages.
+      model: the architecture that it has to be; None finds it.
+
+    Raises:
+      CheckpointError: they are of no T5 as models here are.
+    """
 
     def shape(name: str, dims: int) -> tuple[int, ...]:
         if name not in shapes:

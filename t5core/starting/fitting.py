@@ -26,6 +26,7 @@ class Terms:
       dtype: that parameters may be cast to, or ANY_DTYPE; None casts nothing.
       if_missing: what to do about a leaf that it lacks.
       if_extra: what to do about one that the run has no place for.
+      same: how to have a run that it fits.
       another: how to get out of the way of a checkpoint that does not fit.
     """
 
@@ -34,6 +35,7 @@ class Terms:
     dtype: str | None = None
     if_missing: str = "name where it comes from in assignment_map"
     if_extra: str = "drop it in assignment_map, or set strict=False"
+    same: str = "use the model and optimizer settings it was trained with"
     another: str = "another model_dir"
 
 
@@ -65,10 +67,10 @@ def check_fit(stored: Tree, wanted: Tree, *, terms: Terms, where: str) -> None:
     there, here = trees.flatten(stored), trees.flatten(wanted)
     missing = [path for path in here if path not in there and not terms.may_draw(path)]
     if missing:
-        raise _misfit(where, missing, "is missing in it", terms.if_missing)
+        raise _misfit(where, missing, "is missing in it", f"{terms.same}, or {terms.if_missing}")
     extra = [path for path in there if path not in here]
     if extra and terms.strict:
-        raise _misfit(where, extra, "is not in the model", terms.if_extra)
+        raise _misfit(where, extra, "is not in the model", f"{terms.same}, or {terms.if_extra}")
     # A parameter says more than the optimiser's state of it.
     for path in sorted(here.keys() & there.keys(), key=lambda path: (not path.startswith("params/"), path)):
         _check_leaf(path, there[path], here[path], terms=terms, where=where)
@@ -76,9 +78,7 @@ def check_fit(stored: Tree, wanted: Tree, *, terms: Terms, where: str) -> None:
 
 def _misfit(where: str, paths: list[str], what: str, remedy: str) -> errors.CheckpointError:
     more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
-    return errors.CheckpointError(
-        f"{where} does not fit: {paths[0]} {what}{more}; use the model and optimizer it was trained with, or {remedy}"
-    )
+    return errors.CheckpointError(f"{where} does not fit: {paths[0]} {what}{more}; {remedy}")
 
 
 def _check_leaf(path: str, stored: Any, wanted: Any, *, terms: Terms, where: str) -> None:
@@ -87,7 +87,7 @@ def _check_leaf(path: str, stored: Any, wanted: Any, *, terms: Terms, where: str
     if stored.shape != wanted.shape:
         raise errors.CheckpointError(
             f"{where} does not fit: {path} is {list(stored.shape)} in it and {list(wanted.shape)} in this "
-            f"run; use the model and optimizer settings it was trained with, or {terms.another}"
+            f"run; {terms.same}, or {terms.another}"
         )
     is_param = path.startswith("params/") and jnp.issubdtype(stored.dtype, jnp.floating)
     may_cast = is_param and terms.dtype in (ANY_DTYPE, np.dtype(wanted.dtype).name)

@@ -8,13 +8,12 @@ import re
 from t5core import build, errors, trees
 from t5core.checkpoints import index, pins
 from t5core.checkpoints.record import CheckpointRecord
-from t5core.config import load
 from t5core.config.edges import ParentRef, RunInputs, VocabularyRef
 from t5core.config.init_schema import InitFromConfig
 from t5core.config.presets import Architecture
 from t5core.config.schema import PretrainConfig
 from t5core.rundir import RunDirectory
-from t5core.starting import fitting, restore
+from t5core.starting import fitting, parent_model, restore
 from t5core.starting.fitting import Terms, Tree
 from t5core.starting.restore import Found
 from t5core.state import TrainState
@@ -122,6 +121,7 @@ def _terms(settings: InitFromConfig) -> Terms:
         if_missing="list the parameter in run.init_from.missing, or set run.init_from.optimizer_state: false if it is "
         "the optimiser's state that is missing",
         if_extra="set run.init_from.strict: false, which leaves it out",
+        same="set model: {preset: parent}, which is that of the checkpoint, and the optimizer it was trained with",
         another="another checkpoint in run.init_from",
     )
 
@@ -143,27 +143,17 @@ def _check_patterns(found: Found, settings: InitFromConfig, stored: Tree, wanted
             )
 
 
-def _known_architecture(found: Found, record: CheckpointRecord | None) -> Architecture | None:
-    """Returns what the record of an import says, or else the configuration of its run; None: neither is there."""
-    if record is not None and record.provenance.imported_from is not None:
-        return record.provenance.imported_from.architecture
-    directory = RunDirectory(found.run_uri)
-    if found.kind != "orbax" or directory.info() is None:
-        return None
-    return load.load(directory.config_uri, PretrainConfig).model.architecture()
-
-
 def _check_architecture(found: Found, record: CheckpointRecord | None, here: Architecture) -> None:
     """Compares what shapes do not tell."""
-    there = _known_architecture(found, record)
+    there = parent_model.known(found, record)
     if there is None:
         return
     for name in _UNSEEN:
-        before, now = getattr(there, name), getattr(here, name)
+        before, now = getattr(there.architecture(), name), getattr(here, name)
         if before != now:
             raise errors.CheckpointError(
-                f"{found.where} is of a model with {name}={before}, and this run has {now}; set model.{name}, or "
-                f"another checkpoint in run.init_from"
+                f"{found.where} is of a model with {name}={before}, and this run has {now}; set model: "
+                f"{{preset: parent}}, which is that model, or another checkpoint in run.init_from"
             )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from t5core import errors, publishing, storage
 from t5core.checkpoints import index, locating
 from t5core.config import load
 from t5core.config.edges import CheckpointRef
-from t5core.config.schema import PretrainConfig
+from t5core.config.schema import PARENT, PretrainConfig
 from t5core.rundir import RunDirectory
 
 _SETTING = "run.init_from.checkpoint"
@@ -16,13 +17,13 @@ IMPORTED = "imported"
 
 
 def settled(config: PretrainConfig) -> PretrainConfig:
-    """Returns `config` with the folder of one step in `run.init_from`, and with its vocabulary if that is asked for.
+    """Returns `config` with the folder of one step in `run.init_from`; with its vocabulary and model if asked for.
 
     A run that was begun keeps the checkpoint that it was begun with, if the same words can have meant it: what they
-    mean now may have come since, from this very run. Looks at names and records only.
+    mean now may have come since, from this very run. Looks at names, records and shapes only.
 
     Raises:
-      CheckpointError: there is no such checkpoint, or nothing says which vocabulary it was trained with.
+      CheckpointError: there is no such checkpoint, or nothing says which vocabulary or model it was trained with.
       ConfigError: the checkpoint does not go with another setting.
     """
     if config.run.init_from is None:
@@ -30,10 +31,25 @@ def settled(config: PretrainConfig) -> PretrainConfig:
     before = begun_with(config)
     place = _place_of(before) if before is not None else _found(config)
     changed = with_checkpoint(config, place)
-    if config.data.vocabulary.kind != "parent":
+    brings_vocabulary = config.data.vocabulary.kind == PARENT
+    if config.model.preset == PARENT or (brings_vocabulary and config.model.vocab_size is None):
+        changed = _with_model(changed, place, before)
+    if not brings_vocabulary:
         return changed
     known = before.data.vocabulary.model_dump(include={"kind", "path", "extra_ids"}) if before is not None else None
     return _changed(changed, ("data", "vocabulary"), known or _vocabulary_of(place, root=_root(config)))
+
+
+def _with_model(config: PretrainConfig, place: str, before: PretrainConfig | None) -> PretrainConfig:
+    from t5core.starting import parent_model  # JAX
+
+    try:
+        there = parent_model.of(place, setting=_SETTING)
+    except errors.CheckpointError:
+        if before is None:
+            raise
+        there = before.model  # a run that has checkpoints of its own needs the other's no more
+    return _changed(config, ("model",), parent_model.settings(config.model, there))
 
 
 def with_checkpoint(config: PretrainConfig, place: str) -> PretrainConfig:
@@ -126,7 +142,10 @@ def _root(config: PretrainConfig) -> str:
     return load.absolute(config.run.root)
 
 
-def _changed(config: PretrainConfig, path: tuple[str, str], values: dict[str, Any]) -> PretrainConfig:
+def _changed(config: PretrainConfig, path: Sequence[str], values: dict[str, Any]) -> PretrainConfig:
     settings = config.model_dump(mode="json")
-    settings[path[0]][path[1]] |= values
+    section = settings
+    for part in path:
+        section = section[part]
+    section |= values
     return load.validate(settings, PretrainConfig, origin=_SETTING)

@@ -163,7 +163,9 @@ def test_a_native_checkpoint_of_t5x_is_a_parent_without_a_name(parent, tmp_path)
     told = small_runs.record(inputs.run, 4).provenance.parent
     assert (told.uri, told.run, told.digest) == (f"{tmp_path}/checkpoint_4", "", "")
     deeper = forked(parent, "deep", start={"checkpoint": f"{tmp_path}/checkpoint_4"}, model={"num_encoder_layers": 2})
-    with pytest.raises(errors.CheckpointError, match=r"params/encoder/layers_1/.* is missing in it"):
+    with pytest.raises(
+        errors.CheckpointError, match=r"params/encoder/layers_1/.* is missing in it.*model: {preset: parent}"
+    ):
         resolve.check(deeper)
 
 

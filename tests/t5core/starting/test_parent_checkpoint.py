@@ -1,13 +1,19 @@
 """The ways to name the checkpoint that a run starts from, and that a run that was begun keeps its own."""
 
+import shutil
+
 import pytest
 
 from t5core import errors, publishing
 from t5core.checkpoints import index
+from t5core.config import load
 from t5core.config.publish_schema import PublishConfig
+from t5core.config.schema import ModelConfig, PretrainConfig
+from t5core.importers import contents, t5x
 from t5core.publishing import Candidate
-from t5core.starting import parent_checkpoint
-from tests.t5core import small_runs
+from t5core.stages import resolve
+from t5core.starting import parent_checkpoint, parent_model
+from tests.t5core import small_runs, tiny
 from tests.t5core.importers import making
 
 
@@ -19,9 +25,13 @@ def parent(tmp_path_factory):
     return inputs.run
 
 
-def config(parent, checkpoint, *, name="child", data=None, **init_from):
+def config(parent, checkpoint, *, name="child", data=None, model=None, **init_from):
+    """Returns the settings of a run that starts from a checkpoint; `model` in the place of the small one."""
     init = {"checkpoint": str(checkpoint), "step": "restart", **init_from}
-    return small_runs.config(parent.config.run.root, run={"name": name, "init_from": init}, data=data)
+    settings = small_runs.config(parent.config.run.root, run={"name": name, "init_from": init}, data=data)
+    if model is None:
+        return settings
+    return load.validate(settings.model_dump(mode="json") | {"model": model}, PretrainConfig, origin="test")
 
 
 def start_of(settings):
@@ -111,6 +121,81 @@ def test_a_setting_of_another_vocabulary_is_refused(parent, vocabulary, message)
         config(parent, parent.uri, data={"vocabulary": vocabulary})
 
 
-def test_the_parent_s_vocabulary_needs_a_parent(tmp_path):
-    with pytest.raises(errors.ConfigError, match=r"kind: parent is that of run.init_from, which is not set"):
-        small_runs.config(tmp_path, data={"vocabulary": {"kind": "parent"}})
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data": {"vocabulary": {"kind": "parent"}}}, r"data.vocabulary.kind: parent is that of run.init_from, which"),
+        ({"model": {"preset": "parent"}}, r"model.preset: parent is that of run.init_from, which is not set; set it"),
+    ],
+)
+def test_what_is_the_parent_s_needs_a_parent(tmp_path, settings, message):
+    with pytest.raises(errors.ConfigError, match=message) as failure:
+        small_runs.config(tmp_path, **settings)
+    assert "\n" not in str(failure.value)
+
+
+def test_the_model_is_that_of_the_checkpoint_and_the_rest_is_the_run_s_own(parent):
+    own = {"preset": "parent", "dropout_rate": 0.25, "dtype": "bfloat16", "scan_layers": True, "remat_policy": "full"}
+    model = parent_checkpoint.settled(config(parent, parent.uri, model=own)).model
+    assert model.architecture() == parent.config.model.architecture()
+    assert None not in [getattr(model, name) for name in ("vocab_size", "emb_dim", "mlp_activations", "family")]
+    assert {name: getattr(model, name) for name in own} == {**own, "preset": "t5_1_1_tiny"}
+    resolved = resolve.settle(config(parent, parent.uri, model={"preset": "parent"}), [])
+    assert resolved == resolve.settle(resolved.config, []), "what is written down says the same"
+
+
+@pytest.mark.parametrize(("name", "value"), [("emb_dim", 16), ("vocab_size", 512), ("mlp_activations", ["relu"])])
+def test_dimensions_beside_those_of_the_parent_have_to_be_the_same(parent, name, value):
+    there = getattr(parent.config.model.architecture(), name)
+    same = list(there) if isinstance(there, tuple) else there
+    parent_checkpoint.settled(config(parent, parent.uri, model={"preset": "parent", name: same}))
+    with pytest.raises(errors.ConfigError) as failure:
+        parent_checkpoint.settled(config(parent, parent.uri, model={"preset": "parent", name: value}))
+    told = f"model.{name}={value} contradicts model.preset: parent, whose checkpoint has {same}; remove it"
+    assert str(failure.value) == told
+
+
+def test_a_checkpoint_without_a_word_of_its_model_is_told_by_its_shapes(parent, tmp_path, capsys):
+    there = making.architecture(
+        logits_via_embedding=True, mlp_activations=("relu",), relative_position_bias="per_layer"
+    )
+    place = t5x.write(str(tmp_path), making.made(step=3, **there.model_dump()))
+    model = parent_checkpoint.settled(config(parent, place, model={"preset": "parent"})).model
+    assert model.architecture() == there
+    told = "mlp_activations=['relu'] and relative_attention_max_distance=128 are those of the published models"
+    assert told in capsys.readouterr().out
+
+
+def test_a_published_size_keeps_its_name():
+    model = ModelConfig(preset="byt5_small", vocab_size=512)
+    for there in (model, contents.model_config(model.architecture())):
+        found = parent_model.settings(ModelConfig(preset="parent"), there)
+        assert found["preset"] == "byt5_small"
+        assert ModelConfig.model_validate(found).architecture() == model.architecture()
+
+
+def test_a_prefix_model_stays_one():
+    there = ModelConfig(family="decoder_only", inputs_bidirectional_attention=True)
+    found = parent_model.settings(ModelConfig(preset="parent"), there)
+    assert found["inputs_bidirectional_attention"]
+    assert ModelConfig.model_validate(found).architecture() == there.architecture()
+
+
+def test_the_rows_of_the_parent_come_with_its_vocabulary(parent):
+    smaller = {**tiny.SIZES, "vocab_size": None}
+    settings = config(parent, parent.uri, data={"vocabulary": {"kind": "parent"}}, model=smaller)
+    assert parent_checkpoint.settled(settings).model.vocab_size == 1024, "and not the 384 that it has use for"
+    assert parent_checkpoint.settled(config(parent, parent.uri, model=smaller)).model.vocab_size is None
+
+
+def test_a_run_that_was_begun_needs_its_parent_no_more_to_know_its_model(tmp_path):
+    there = small_runs.inputs(small_runs.config(tmp_path, run={"name": "parent"}))
+    small_runs.begin(there)
+    place = f"{there.run.uri}/checkpoints/0"
+    settings = config(there.run, place, model={"preset": "parent"})
+    begun = resolve.settle(settings, [])
+    small_runs.begin(small_runs.inputs(begun.config))
+    shutil.rmtree(there.run.uri)
+    assert resolve.settle(settings, []) == begun
+    with pytest.raises(errors.CheckpointError, match="is no checkpoint"):
+        resolve.settle(config(there.run, place, name="late", model={"preset": "parent"}), [])
