@@ -169,4 +169,10 @@ def _why_not(folder: str, span: str, wanted: dict[str, str]) -> str:
     names = sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []
     earlier = [_read(f"{folder}/{name}") for name in names if name.startswith(f"{span}-") and name.endswith(".json")]
     changes = [[key for key in wanted if shard.parts.get(key) != wanted[key]] for shard in earlier if shard]
-    return f"{' and '.join(min(changes, key=len))} changed" if changes else "not done yet"
+    if changes:
+        return f"{' and '.join(min(changes, key=len))} changed"
+    begin, _, end = span.partition("-")
+    before = max((name.split("-")[1] for name in names if name.startswith(f"{begin}-")), default=None)
+    if before is None:
+        return "not done yet"
+    return f"it has {'more' if end > before else 'fewer'} rows than before"

@@ -189,6 +189,16 @@ def test_a_job_that_died_goes_on_at_the_shard_that_it_was_in(small, rows, tmp_pa
     assert (again.reused_shards, lines(again)) == (1, lines(whole))
 
 
+def test_rows_that_came_or_went_are_said(small, rows, tmp_path, capsys):
+    for count, reason in (
+        (6, "not done yet"),
+        (8, "it has more rows than before"),
+        (5, "it has fewer rows than before"),
+    ):
+        finish(config(tmp_path, small, rows, source={"max_rows": count}))
+        assert f"({reason}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
