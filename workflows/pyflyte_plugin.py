@@ -9,6 +9,7 @@ Built on flytekit's private command classes; flytekit is pinned and a test start
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pathlib
@@ -112,23 +113,36 @@ def _inline_config(args: list[str], model: type[StrictModel] | None) -> list[str
     """Replaces the path after `--config` by the validated settings as JSON."""
     if model is None:
         return args
+    overrides = _overrides(args)
     inlined: list[str] = []
     for index, arg in enumerate(args):
         name, separator, value = arg.partition("=")
         if name == "--config" and separator:
-            inlined.append(f"--config={_as_json(value, model)}")
+            inlined.append(f"--config={_as_json(value, model, overrides)}")
         elif index and args[index - 1] == "--config":
-            inlined.append(_as_json(arg, model))
+            inlined.append(_as_json(arg, model, overrides))
         else:
             inlined.append(arg)
     return inlined
 
 
-def _as_json(value: str, model: type[StrictModel]) -> str:
-    if value.lstrip().startswith("{"):
-        settings = load.yaml_text.parse(value, origin="--config")
-        return json.dumps(load.validate(settings, model, origin="--config").model_dump(mode="json"))
-    return json.dumps(load.load(value, model).model_dump(mode="json"))
+def _overrides(args: list[str]) -> list[str]:
+    """Returns what `--overrides` puts over the settings; nothing where it is no list, which flytekit will say."""
+    given = [arg.removeprefix("--overrides=") for arg in args if arg.startswith("--overrides=")]
+    given += [after for arg, after in itertools.pairwise(args) if arg == "--overrides"]
+    try:
+        overrides = json.loads(given[-1]) if given else []
+    except ValueError:
+        return []
+    return [override for override in overrides if isinstance(override, str)] if isinstance(overrides, list) else []
+
+
+def _as_json(value: str, model: type[StrictModel], overrides: list[str]) -> str:
+    """Returns the settings in a file, or in `value` itself, with `overrides` in them if they are wrong without."""
+    given = value.lstrip().startswith("{")
+    origin = "--config" if given else value
+    settings = load.yaml_text.parse(value, origin=origin) if given else load.read_file(value)
+    return json.dumps(load.validate_mended(settings, model, overrides, origin=origin).model_dump(mode="json"))
 
 
 def _one_line_errors(utils: Any) -> None:

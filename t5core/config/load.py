@@ -123,9 +123,45 @@ def validate(settings: dict[str, Any], model: type[Config], *, origin: str) -> C
         raise errors.ConfigError(f"{origin}: {base.describe(error, model)}") from error
 
 
+def validate_mended(settings: dict[str, Any], model: type[Config], overrides: Sequence[str], *, origin: str) -> Config:
+    """Returns the typed configuration, a `model`; with `overrides` in it where it is not valid without them.
+
+    Raises:
+      ConfigError: a mistake that the overrides do not mend.
+    """
+    try:
+        return validate(settings, model, origin=origin)
+    except errors.ConfigError as alone:
+        if not overrides:
+            raise
+        together = with_overrides(_filled(settings, model), overrides)
+        with_both = f"{origin} with overrides"
+        try:
+            return validate(together, model, origin=with_both)
+        except errors.ConfigError as mistake:
+            if str(mistake).removeprefix(with_both) == str(alone).removeprefix(origin):
+                raise alone from mistake
+            raise
+
+
+def _filled(settings: dict[str, Any], model: type[base.StrictModel]) -> dict[str, Any]:
+    """Returns `settings` with the defaults of `model`, as far as they go, so that an override may go below them."""
+    filled = dict(settings)
+    for name, field in model.model_fields.items():
+        section = field.annotation
+        if name not in settings and not field.is_required():
+            default = field.get_default(call_default_factory=True)
+            filled[name] = default.model_dump(mode="json") if isinstance(default, base.StrictModel) else default
+        elif (
+            isinstance(settings.get(name), dict) and isinstance(section, type) and issubclass(section, base.StrictModel)
+        ):
+            filled[name] = _filled(settings[name], section)
+    return filled
+
+
 def load(uri: str, model: type[Config], overrides: Sequence[str] = ()) -> Config:
-    """Returns the configuration in a file, a `model`, with overrides put over it."""
-    return override_config(validate(read_file(uri), model, origin=uri), overrides)
+    """Returns the configuration in a file, a `model`, with overrides put over it; they may mend what is wrong in it."""
+    return override_config(validate_mended(read_file(uri), model, overrides, origin=uri), overrides)
 
 
 def override_config(config: Config, overrides: Sequence[str]) -> Config:

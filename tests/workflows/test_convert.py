@@ -27,3 +27,21 @@ def test_a_file_of_settings_is_read_as_those_of_its_workflow(tmp_path):
     settings.write_text("train: {total_steps: 3}")
     with pytest.raises(errors.ConfigError, match="unknown key 'train'"):
         pyflyte_plugin._inline_config(["--config", str(settings)], ConvertConfig)
+
+
+@pytest.mark.parametrize("form", ["apart", "joined"])
+def test_a_file_may_be_mended_by_the_overrides_beside_it(tmp_path, form):
+    settings = tmp_path / "mine.yaml"
+    settings.write_text("{destination: {format: t5y, layout: scanned}}")
+    mending = '["destination.format=t5x"]'
+    args = {
+        "apart": ["--config", str(settings), "--overrides", mending],
+        "joined": [f"--overrides={mending}", f"--config={settings}"],
+    }[form]
+    inlined = pyflyte_plugin._inline_config(args, ConvertConfig)
+    (config,) = [arg.removeprefix("--config=") for arg in inlined if "destination" in arg and "{" in arg]
+    assert ConvertConfig.model_validate_json(config).destination.format == "t5x"
+    assert [arg for arg in inlined if mending in arg], "and they count as before"
+    for other in ('["destination.layout=scanned"]', "no list", "{}"):
+        with pytest.raises(errors.ConfigError, match=f"^{settings}: destination.format='t5y' is not valid"):
+            pyflyte_plugin._inline_config(["--config", str(settings), "--overrides", other], ConvertConfig)

@@ -117,6 +117,48 @@ def test_a_missing_file_is_named():
         load.load("nowhere.yaml", PretrainConfig)
 
 
+STARTED = """
+run: {init_from: {checkpoint: runs/demo/checkpoints/20}}
+data: {tasks: [{name: docs, builtin: python_docs}]}
+train: {total_steps: 20}
+"""
+
+
+@pytest.fixture
+def started(tmp_path):
+    """A file that is wrong by itself: it ends at the step at which it starts."""
+    (tmp_path / "mine.yaml").write_text(STARTED)
+    return str(tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    "override", ["train.total_steps=60", "run.init_from.step=restart", "run.init_from=null", "train={total_steps: 60}"]
+)
+def test_overrides_mend_what_is_wrong_without_them(started, override):
+    lengths = "data.feature_lengths.inputs=64"
+    config = load.load(started, PretrainConfig, [override, lengths])
+    assert config.data.feature_lengths == {"inputs": 64, "targets": 128}
+    mended = load.load(started, PretrainConfig, ["train.total_steps=60", "train.total_steps=20", override])
+    assert mended == load.override_config(config, ["data.feature_lengths.inputs=128"])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.passes=2", "FILE: train.total_steps=20 is not above step 20"),
+        ("train.total_steps=15", "FILE with overrides: train.total_steps=15 is not above step 20"),
+        ("train.total_step=60", "FILE with overrides: unknown key 'train.total_step' (value 60)"),
+        ("train.total_steps", "override 'train.total_steps' is not of the form section.key=value"),
+        ("train.total_steps.x=60", "override 'train.total_steps.x=60' goes below a plain value"),
+    ],
+)
+def test_what_overrides_do_not_mend_names_where_it_comes_from(started, override, message):
+    with pytest.raises(errors.ConfigError) as caught:
+        load.load(started, PretrainConfig, [override])
+    assert str(caught.value).startswith(message.replace("FILE", started))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_resolved_config_survives_its_own_yaml():
     resolved = load.resolve(configured("run.seed=null"))
     text = yaml_text.dump(resolved.config.model_dump(mode="json"))
