@@ -271,22 +271,29 @@ def reference(uri: str, manifest: Manifest, *, reused: bool, reason: str) -> Dat
 
 
 def _why_not(root: str, name: str, parts: Mapping[str, str]) -> str:
-    """Compares `parts` with the newest dataset of the same name."""
+    """Compares `parts` with the newest dataset of the same name, of the same data if there is one.
+
+    Tasks are called by their users, and mixtures after their tasks: one of other data may be anybody's.
+    """
     day = sharing.when_made(root, key_of(name, parts))
     if day is not None:
         return f"made on {day}, and gone from {dataset_uri(root, name, parts)}"
-    earlier = _newest(root, name)
-    if earlier is None:
+    known = _known(root, name)
+    if not known:
         return "no dataset yet"
+    earlier = next((made for made in known if made.parts.get("data") == parts.get("data")), known[0])
+    if earlier.kind == "mixture" and earlier.parts.get("data") != parts.get("data"):
+        return "no dataset of this data yet"
     keys = sorted({*parts, *earlier.parts})
     changed = [key for key in keys if parts.get(key) != earlier.parts.get(key)]
     return f"{' and '.join(changed)} changed since fingerprint {earlier.fingerprint}"
 
 
-def _newest(root: str, name: str) -> Manifest | None:
+def _known(root: str, name: str) -> list[Manifest]:
+    """Returns the datasets called `name`, the newest first."""
     folder = storage.path(root) / "datasets"
     if not folder.exists():
-        return None
+        return []
     pattern = re.compile(re.escape(name) + r"-[0-9a-f]{16}")
     known = []
     for entry in folder.iterdir():
@@ -295,4 +302,4 @@ def _newest(root: str, name: str) -> Manifest | None:
                 known.append(load(f"{str(root).rstrip('/')}/datasets/{entry.name.rstrip('/')}"))
             except errors.IntegrityError:
                 continue  # a damaged neighbour does not explain anything
-    return max((manifest for manifest in known if manifest), key=lambda manifest: manifest.created, default=None)
+    return sorted((made for made in known if made), key=lambda made: made.created, reverse=True)

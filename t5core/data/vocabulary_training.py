@@ -320,7 +320,7 @@ def _reference(folder: str, extra_ids: int) -> VocabularyRef:
 
 
 def _why_not(folder: str, parts: dict[str, str]) -> str:
-    """Says what became of it, or compares `parts` with the earlier one of the same name that shares most of them."""
+    """Says what became of it, or compares `parts` with the earlier one of this data that shares most of them."""
     if isinstance(lost := _look(folder), str) and lost:
         return lost
     parent, name = storage.path(folder).parent, os.path.basename(folder)[:-17]
@@ -329,12 +329,13 @@ def _why_not(folder: str, parts: dict[str, str]) -> str:
         for entry in sorted(parent.iterdir(), key=str):
             if re.fullmatch(re.escape(name) + r"-[0-9a-f]{16}", entry.name):
                 earlier.append((_look(os.fspath(entry)), entry.name[-16:]))
+    whole = [(known, fingerprint) for known, fingerprint in earlier if isinstance(known, dict)]
     changes = [
         ([key for key in parts if parts[key] != known.get(key)], fingerprint)
-        for known, fingerprint in earlier
-        if isinstance(known, dict)
+        for known, fingerprint in whole
+        if known.get("data") == parts["data"]
     ]
     if not changes:
-        return "no vocabulary yet"
+        return "no vocabulary of this data yet" if whole else "no vocabulary yet"
     changed, fingerprint = min(changes, key=lambda change: len(change[0]))
     return f"{' and '.join(changed)} changed since fingerprint {fingerprint}"

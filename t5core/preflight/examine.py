@@ -72,7 +72,8 @@ def examine(run: ResolvedRun, *, devices: Devices, takes_steps: bool = False) ->
         refusals.add(_no_room(run, checkpoints, modelled))
         with refusals.collecting():
             rules.check_memory(modelled, devices, step_bytes=None)
-    if takes_steps and not refusals.lines:
+    first_step = found.step if found is not None and found.step is not None else run.first_step
+    if takes_steps and not refusals.lines and first_step < config.train.total_steps:
         taken = _probe(run)
     reserved = taken.step_bytes if taken is not None else None
     if modelled is not None and reserved is not None:
@@ -82,14 +83,17 @@ def examine(run: ResolvedRun, *, devices: Devices, takes_steps: bool = False) ->
         devices=devices,
         total_steps=config.train.total_steps,
         batch_size=config.train.batch_size,
-        first_step=(found.step if found is not None and found.step is not None else run.first_step),
+        first_step=first_step,
         model=modelled,
         checkpoints=checkpoints,
         estimated=expected,
         exact=measured,
         reuse=found.told if found is not None else [],
         probe=taken,
-        warnings=list(_warnings(run, modelled, devices, step_bytes=reserved)),
+        warnings=[
+            *_warnings(run, modelled, devices, step_bytes=reserved),
+            *rules.repetition_warnings(config, measured or expected, first_step=run.first_step),
+        ],
         refusals=refusals.lines,
     )
 

@@ -98,8 +98,7 @@ def _shares(efficiency: Mapping[str, float]) -> str:
 def _time(preflight: Preflight) -> str:
     probe, left = preflight.probe, preflight.seconds_left or 0.0
     assert probe is not None, "asked for with a probe only"
-    remaining = preflight.total_steps - preflight.first_step
-    steps = counting.count(remaining, "step")
+    steps = counting.count(preflight.steps_left, "step")
     return (
         f"{figures.duration(left)} for {steps} at {probe.seconds_per_step:.3g} s each here, "
         f"without evaluations ({counting.count(probe.steps, 'step')} tried, compiled in "

@@ -110,7 +110,12 @@ class Preflight(StrictModel):
     @property
     def seconds_left(self) -> float | None:
         """What the steps that are left will take on the devices of the probe; None without one."""
-        return (self.total_steps - self.first_step) * self.probe.seconds_per_step if self.probe else None
+        return self.steps_left * self.probe.seconds_per_step if self.probe else None
+
+    @property
+    def steps_left(self) -> int:
+        """The steps that the run has still to take."""
+        return self.total_steps - self.first_step
 
 
 def write(run_uri: str, preflight: Preflight) -> None:

@@ -11,6 +11,9 @@ from t5core.config.schema import PretrainConfig
 from t5core.preflight import lengths
 from t5core.preflight.record import DataFigures, Devices, ModelFigures
 
+# Data that are repeated more often teach nothing new.
+_MANY_EPOCHS = 100
+
 
 def check_devices(config: PretrainConfig, devices: Devices) -> None:
     """Checks that batches divide over the devices.
@@ -117,6 +120,21 @@ def setting_warnings(config: PretrainConfig, *, sentinels: int) -> Iterator[str]
                     f"sentinel for {sentinels} only, so spans grow to {hidden / spans:.1f} tokens; raise "
                     f"data.vocabulary.extra_ids"
                 )
+
+
+def repetition_warnings(config: PretrainConfig, data: DataFigures | None, *, first_step: int) -> Iterator[str]:
+    """Yields a line when the run reads its data so often that it learns them by heart."""
+    if data is None or not data.rows:
+        return
+    steps, batch_size = config.train.total_steps - first_step, config.train.batch_size
+    times = steps * batch_size / data.rows
+    if times >= _MANY_EPOCHS:
+        about = "" if data.is_exact else "about "
+        yield (
+            f"each row is read {about}{times:,.0f} times: the tasks give {about}{data.rows:,} rows, and {steps:,} "
+            f"steps of {batch_size:,} read {steps * batch_size:,}; add text, raise data.passes, or lower "
+            "train.total_steps"
+        )
 
 
 def _lost_best(config: PretrainConfig, action: ActionConfig) -> Iterator[str]:

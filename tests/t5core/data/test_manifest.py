@@ -35,8 +35,9 @@ def test_the_same_parts_are_a_hit(tmp_path):
     ("change", "reason"),
     [
         ({"code": "2"}, "code changed"),
-        ({"vocabulary": "2", "data": "2"}, "data and vocabulary changed"),
+        ({"vocabulary": "2", "code": "2"}, "code and vocabulary changed"),
         ({"filters": "1"}, "filters changed"),
+        ({"data": "2"}, "data changed"),
     ],
 )
 def test_a_miss_names_what_changed_since_the_newest(tmp_path, change, reason):
@@ -46,6 +47,13 @@ def test_a_miss_names_what_changed_since_the_newest(tmp_path, change, reason):
     _, found, why = manifest.reuse_or_reason(str(tmp_path), "a", {**PARTS, **change})
     assert found is None
     assert why == f"{reason} since fingerprint {newest.fingerprint}"
+
+
+def test_one_of_the_same_data_explains_more_than_a_newer_one(tmp_path):
+    same = task_dataset(str(tmp_path), "a", examples(5), parts=PARTS)
+    task_dataset(str(tmp_path), "a", examples(5), parts={**PARTS, "data": "of another run"})
+    _, _, why = manifest.reuse_or_reason(str(tmp_path), "a", {**PARTS, "code": "2"})
+    assert why == f"code changed since fingerprint {same.fingerprint}"
 
 
 def test_a_damaged_neighbour_does_not_matter(tmp_path):

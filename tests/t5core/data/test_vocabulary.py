@@ -195,7 +195,8 @@ class TestBuild:
         (tmp_path / "corpus.txt").write_text("\n".join([*sentences(), "more text"]) + "\n")
         second = build_vocabulary(resolved(tmp_path))
         assert not second.reused
-        assert second.reason == f"data changed since fingerprint {first.uri.split('-')[-1][:16]}"
+        assert second.reason == "no vocabulary of this data yet", "and that of other text explains nothing"
+        assert first.uri != second.reference.uri
         third = build_vocabulary(resolved(tmp_path, character_coverage=1.0))
         assert third.reason == f"settings changed since fingerprint {second.reference.uri.split('-')[-1][:16]}"
 

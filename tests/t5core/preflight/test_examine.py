@@ -8,7 +8,7 @@ import pytest
 from t5core import errors
 from t5core.data import mixture, vocabulary_training
 from t5core.data.vocabulary_verification import rounded_size
-from t5core.preflight import examine, pools, sample, space
+from t5core.preflight import examine, lines, pools, sample, space
 from t5core.preflight.record import Devices
 from tests.t5core.preflight import runs
 
@@ -156,6 +156,28 @@ def test_what_is_there_is_found_by_content_and_counted(folder, tmp_path):
     assert found.epochs == 30 * 4 / mixed.rows
     other = examine.examine(runs.run_in(folder, root, "data.tasks.0.noise_density=0.2"), devices=runs.ONE_DEVICE)
     assert [(entry.what, entry.found) for entry in other.reuse][1:3] == [("task text", False), ("task pairs", True)]
+
+
+def test_data_that_are_read_a_hundred_times_are_remarked_on(folder):
+    rows = examine.examine(runs.run_in(folder), devices=runs.ONE_DEVICE).estimated.rows
+    for times, start in ((99, "null"), (100, "null"), (99, "keep"), (100, "keep")):
+        first = 0 if start == "null" else 1000
+        steps = first + -(-times * rows // 4)
+        init = "null" if start == "null" else "{checkpoint: runs/other/checkpoints/1000}"
+        run = runs.run_in(folder, f"train.total_steps={steps}", f"run.init_from={init}", "train.learning_rate={}")
+        told = [line for line in examine.examine(run, devices=runs.ONE_DEVICE).warnings if "each row is read" in line]
+        assert len(told) == (times == 100), (times, start)
+    assert told[0].startswith(
+        f"each row is read about 100 times: the tasks give about {rows} rows, and {steps - 1000:,}"
+    )
+
+
+def test_of_a_finished_run_no_steps_are_tried(folder, tmp_path, monkeypatch):
+    run = runs.run_in(folder, f"run.root={tmp_path}")
+    monkeypatch.setattr(examine.reuse.index, "latest", lambda uri: 30)
+    found = examine.examine(run, devices=runs.ONE_DEVICE, takes_steps=True)
+    assert (found.refusals, found.probe, found.first_step) == ([], None, 30)
+    assert "time" not in dict(lines.lines_of(found))
 
 
 def test_a_large_text_is_not_read_only_to_be_known_again(folder, monkeypatch):
