@@ -57,6 +57,12 @@ def is_remote(uri: str) -> bool:
     return "://" in str(uri)
 
 
+def near(uri: str) -> str:
+    """Returns `uri` as a person at this directory writes it: from there where it lies below."""
+    below = not is_remote(uri) and os.path.abspath(uri).startswith(f"{os.getcwd().rstrip('/')}/")
+    return os.path.relpath(uri) if below else uri
+
+
 def modified(uri: str | os.PathLike[str]) -> int | None:
     """Returns when `uri` was written last, in whole seconds of the epoch; None when it does not exist."""
     try:

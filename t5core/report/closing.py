@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from t5core import errors, publishing
+from t5core import errors, publishing, storage
 from t5core.config import edges
 from t5core.metrics import json_numbers
 from t5core.report import figures, ideas
@@ -113,10 +113,10 @@ def _glued(head: str, pieces: Iterator[str]) -> list[str]:
 
 
 def _places(summary: edges.Summary, content: Mapping[str, Any]) -> list[str]:
-    lines = [f"  report       {summary.report}", f"  summary      {summary.uri}"]
+    lines = [f"  report       {storage.near(summary.report)}", f"  summary      {storage.near(summary.uri)}"]
     if content["checkpoint"]:
         digest = figures.short(content["checkpoint"]["digest"])
-        lines.insert(0, f"  checkpoint   {content['checkpoint']['uri']}   (state {digest})")
+        lines.insert(0, f"  checkpoint   {storage.near(content['checkpoint']['uri'])}   (state {digest})")
     return lines
 
 

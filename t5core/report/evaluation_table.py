@@ -110,9 +110,9 @@ def closing_lines(
         lines += [f"  {table.caption}", *_aligned(table), ""]
     return [
         *lines,
-        f"  table        {summary.csv}",
-        f"  report       {summary.report}",
-        f"  summary      {summary.uri}",
+        f"  table        {storage.near(summary.csv)}",
+        f"  report       {storage.near(summary.report)}",
+        f"  summary      {storage.near(summary.uri)}",
     ]
 
 

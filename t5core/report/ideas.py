@@ -27,7 +27,7 @@ def ideas(record: RunRecord, content: Mapping[str, Any]) -> Iterator[tuple[str, 
     if record.series:
         yield (
             "watch the curves",
-            f"{_program('tensorboard')} --logdir {shlex.quote(_near(join(record.uri, 'metrics')))}",
+            f"{_program('tensorboard')} --logdir {shlex.quote(storage.near(join(record.uri, 'metrics')))}",
         )
 
 
@@ -71,18 +71,11 @@ def _beside(record: RunRecord) -> str:
 
 
 def _command(record: RunRecord, *overrides: str) -> str:
-    config = shlex.quote(_near(join(record.uri, "config.yaml")))
+    config = shlex.quote(storage.near(join(record.uri, "config.yaml")))
     extra = f" --overrides {shlex.quote(json.dumps(overrides))}" if overrides else ""
     # The settings of a run that has begun say all that a workflow needs, whichever it was.
     workflow = record.identity.workflow if record.identity and record.identity.workflow else "pretrain"
     return f"{_program('pyflyte')} run workflows/{workflow}.py --config {config}{extra}"
-
-
-def _near(uri: str) -> str:
-    """Returns `uri`, from the current directory where it lies below that."""
-    if storage.is_remote(uri) or not pathlib.Path(uri).is_relative_to(pathlib.Path.cwd()):
-        return uri
-    return os.path.relpath(uri)
 
 
 def _program(name: str) -> str:

@@ -244,10 +244,10 @@ def _say(summary: ConversionSummary, conversion: Conversion) -> None:
         f"{summary.largest_logits_difference:.3g}",
         *(f"  left out: {what}" for what in conversion.left_out),
         "",
-        f"  checkpoint   {summary.checkpoint}",
-        f"  parity       {summary.parity.removesuffix('.json')}.txt",
-        f"  report       {summary.report}",
-        f"  summary      {summary.uri}",
+        f"  checkpoint   {storage.near(summary.checkpoint)}",
+        f"  parity       {storage.near(summary.parity.removesuffix('.json'))}.txt",
+        f"  report       {storage.near(summary.report)}",
+        f"  summary      {storage.near(summary.uri)}",
     ]
     for line in lines:
         progress.say(line)

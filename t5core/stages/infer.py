@@ -238,10 +238,10 @@ def _say(job: InferJob, summary: InferSummary, shards: Sequence[ShardRef]) -> No
         *([f"  cut to {job.trained.feature_lengths['inputs']} tokens: {counting.count(cut, 'input')}"] if cut else []),
         *([f"  at the length limit before an end: {counting.count(unended, 'prediction')}"] if unended else []),
         "",
-        f"  predictions  {summary.predictions}",
-        f"  parquet      {summary.parquet}",
-        f"  report       {summary.report}",
-        f"  summary      {summary.uri}",
+        f"  predictions  {storage.near(summary.predictions)}",
+        f"  parquet      {storage.near(summary.parquet)}",
+        f"  report       {storage.near(summary.report)}",
+        f"  summary      {storage.near(summary.uri)}",
     ]
     for line in lines:
         progress.say(line)

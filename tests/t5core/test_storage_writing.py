@@ -31,3 +31,10 @@ def test_a_refusal_is_one_line(tmp_path):
         storage.writing(tmp_path / "file/below"),
     ):
         raise AssertionError("nothing is written")
+
+
+def test_a_place_below_the_current_directory_is_told_from_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert storage.near(f"{tmp_path}/runs/demo") == "runs/demo"
+    assert storage.near("gs://bucket/runs") == "gs://bucket/runs"
+    assert storage.near(f"{tmp_path}-beside/runs") == f"{tmp_path}-beside/runs"
