@@ -264,3 +264,12 @@ def test_the_command_lists_the_plans(tmp_path):
     assert wrong.stderr.splitlines()[-1].startswith(
         "Error: unknown time zone 'Europe/Lodnon'; did you mean 'Europe/Lond"
     )
+
+
+def test_the_list_is_all_that_is_printed():
+    environment = {name: value for name, value in os.environ.items() if name != "FLYTE_SDK_LOGGING_LEVEL"}
+    command = [sys.executable, "-m", "workflows.schedules"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.startswith("workflows.schedules.nightly_finetune ")
+    assert done.stderr == ""
