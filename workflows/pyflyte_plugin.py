@@ -127,14 +127,24 @@ def _inline_config(args: list[str], model: type[StrictModel] | None) -> list[str
 
 
 def _overrides(args: list[str]) -> list[str]:
-    """Returns what `--overrides` puts over the settings; nothing where it is no list, which flytekit will say."""
+    """Returns what `--overrides` puts over the settings; nothing where it names a file, which flytekit reads.
+
+    Raises:
+      ConfigError: it is no list of texts.
+    """
     given = [arg.removeprefix("--overrides=") for arg in args if arg.startswith("--overrides=")]
     given += [after for arg, after in itertools.pairwise(args) if arg == "--overrides"]
-    try:
-        overrides = json.loads(given[-1]) if given else []
-    except ValueError:
+    if not given or os.path.isfile(given[-1]):
         return []
-    return [override for override in overrides if isinstance(override, str)] if isinstance(overrides, list) else []
+    try:
+        overrides = json.loads(given[-1])
+    except ValueError:
+        overrides = None
+    if not isinstance(overrides, list) or not all(isinstance(override, str) for override in overrides):
+        raise errors.ConfigError(
+            f"--overrides takes a JSON list of settings, such as '[\"train.total_steps=40\"]', not {given[-1]}"
+        )
+    return overrides
 
 
 def _as_json(value: str, model: type[StrictModel], overrides: list[str]) -> str:

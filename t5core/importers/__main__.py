@@ -8,17 +8,16 @@ python -m t5core.importers inspect SOURCE
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from t5core import errors, progress
+from t5core import command_line, errors, progress
 from t5core.config import load
 from t5core.config.convert_schema import ConvertConfig
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m t5core.importers", description="Checkpoints in and out.")
+    parser = command_line.Parser(prog="python -m t5core.importers", description="Checkpoints in and out.")
     commands = parser.add_subparsers(dest="command", required=True)
     reads = commands.add_parser("import", help="read a checkpoint of T5X or Hugging Face into one of ours")
     writes = commands.add_parser("export", help="write a checkpoint for T5X or Hugging Face")
@@ -73,23 +72,23 @@ def _inspect(config: ConvertConfig) -> None:
         progress.say(f"  {tensor.source} -> {tensor.name} {tensor.dtype}{tensor.shape}, {tensor.how}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns the exit status: 0, or 1 after one line on stderr."""
-    parsed = _parser().parse_args(arguments)
-    try:
-        config = _config(parsed)
-        if parsed.command == "inspect":
-            _inspect(config)
-        else:
-            from t5core.stages import convert
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Imports, exports or inspects, as the arguments say.
 
-            plan = convert.inspect(config, [], uri=f"{parsed.destination.rstrip('/')}/conversion")
-            convert.compare(convert.convert(plan))
-    except (errors.UserError, errors.IntegrityError, errors.RecoverableError) as error:
-        sys.stderr.write(f"Error: {error}\n")
-        return 1
-    return 0
+    Raises:
+      UserError: there is no such checkpoint, or it cannot be what was asked for.
+      IntegrityError: it is damaged.
+    """
+    parsed = _parser().parse_args(arguments)
+    config = _config(parsed)
+    if parsed.command == "inspect":
+        _inspect(config)
+        return
+    from t5core.stages import convert
+
+    plan = convert.inspect(config, [], uri=f"{parsed.destination.rstrip('/')}/conversion")
+    convert.compare(convert.convert(plan))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command_line.run(main)

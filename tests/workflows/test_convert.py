@@ -42,6 +42,15 @@ def test_a_file_may_be_mended_by_the_overrides_beside_it(tmp_path, form):
     (config,) = [arg.removeprefix("--config=") for arg in inlined if "destination" in arg and "{" in arg]
     assert ConvertConfig.model_validate_json(config).destination.format == "t5x"
     assert [arg for arg in inlined if mending in arg], "and they count as before"
-    for other in ('["destination.layout=scanned"]', "no list", "{}"):
-        with pytest.raises(errors.ConfigError, match=f"^{settings}: destination.format='t5y' is not valid"):
-            pyflyte_plugin._inline_config(["--config", str(settings), "--overrides", other], ConvertConfig)
+    others = ["--config", str(settings), "--overrides", '["destination.layout=scanned"]']
+    with pytest.raises(errors.ConfigError, match=f"^{settings}: destination.format='t5y' is not valid"):
+        pyflyte_plugin._inline_config(others, ConvertConfig)
+
+
+@pytest.mark.parametrize("given", ["no list", "{}", '"x=1"', "[1]", '{"train.total_steps": 20}'])
+def test_overrides_that_are_no_list_of_settings_are_one_line(given):
+    with pytest.raises(errors.ConfigError) as raised:
+        pyflyte_plugin._inline_config(["--overrides", given], ConvertConfig)
+    assert str(raised.value) == (
+        f"--overrides takes a JSON list of settings, such as '[\"train.total_steps=40\"]', not {given}"
+    )

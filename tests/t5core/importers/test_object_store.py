@@ -10,10 +10,11 @@ from tests.t5core.importers.making import HUGGINGFACE, T5X
 IN_A_BUCKET = f"""
 import sys
 from t5core.importers import own
+from t5core import command_line
 from t5core.importers.__main__ import main
 
 def run(*arguments):
-    assert main(arguments) == 0, arguments
+    main(arguments)
 
 run("import", {str(T5X)!r}, "gs://bucket/ours")
 run("export", "gs://bucket/ours", "gs://bucket/t5x", "--format", "t5x", "--layout", "scanned")
@@ -25,8 +26,8 @@ run("export", "gs://bucket/other", "gs://bucket/model", "--format", "huggingface
 run("import", "gs://bucket/model", "gs://bucket/other-again")
 assert own.reference("gs://bucket/other-again").digest == own.reference("gs://bucket/other").digest
 
-assert main(["import", "gs://bucket/nothing", "gs://bucket/x"]) == 1
 assert "tensorflow" not in sys.modules
+command_line.run(lambda: main(["import", "gs://bucket/nothing", "gs://bucket/x"]))
 """
 
 
@@ -40,5 +41,5 @@ def test_checkpoints_go_in_and_out_of_a_bucket():
             text=True,
             timeout=120,
         )
-    assert child.returncode == 0, child.stderr[-3000:]
+    assert child.returncode == 1, child.stderr[-3000:]
     assert "Error: gs://bucket/nothing is not there; give the folder of a checkpoint" in child.stderr
