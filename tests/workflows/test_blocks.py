@@ -100,7 +100,8 @@ def test_a_run_that_failed_goes_on_where_it_was(tmp_path, monkeypatch):
     assert [record is not None for record in first] == [True, True, False, False, False]
     assert trained == [0, 1, 2, 2, 3, 4], "step 2 failed once, and nothing was trained twice"
     records = [directory.segment(end) for end in range(1, 6)]
-    assert records[:2] == first[:2]
+    assert records[:2] == [record.model_copy(update={"reused": True}) for record in first[:2]]
+    assert [record.reused for record in records] == [True, True, False, False, False]
     assert [record.trained_steps for record in records] == [1] * 5
     for before, after in itertools.pairwise(records):
         assert after.parent == before.checkpoint
